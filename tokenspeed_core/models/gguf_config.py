@@ -147,7 +147,7 @@ def _llama3_scaling(
     file: GgufFile, factors: Float32, fields: dict[str, object]
 ) -> dict[str, object]:
     """Find the settings that give the file's table of factors, or refuse it."""
-    factor = _shortest(float(factors.max()))
+    factor = round(float(factors.max()), 4)
     made = llama3_factors(factor, theta=float(str(fields["rope_theta"])), pairs=len(factors))
     if len(factors) * 2 != fields["head_dim"] or not np.allclose(factors, made, rtol=1e-3):
         raise ModelError(

@@ -76,8 +76,11 @@ def build_tokenizer(file: GgufFile) -> Backend:
     if len(vocabulary) != len(tokens):
         raise ModelError(f"{file.path}: its vocabulary has the same token twice")
     merges = [tuple(line.split(" ", 1)) for line in file.setting("tokenizer.ggml.merges")]
-    # Llama 3 takes a word that is a token as it is, without replaying the merges.
-    model = BPE(vocabulary, merges, ignore_merges=rule == "llama-bpe")
+    try:
+        # Llama 3 takes a word that is a token as it is, without replaying the merges.
+        model = BPE(vocabulary, merges, ignore_merges=rule == "llama-bpe")
+    except Exception as error:  # the library raises plain Exception for any bad merge
+        raise ModelError(f"{file.path}: its merges do not fit its vocabulary ({error})") from error
     built: Step = tokenizers.Tokenizer(model)
     if rule == "qwen2":
         built.normalizer = normalizers.NFC()

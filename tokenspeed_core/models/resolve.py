@@ -68,6 +68,8 @@ def _folder_of(name: str, progress: Progress, root: Path) -> Path:
     for model in DEFAULT_MODELS:
         if model.name == name:
             return packaged_folder(model, root, progress=progress)
+    if not name:
+        raise ModelError(_unknown(name))
     path = Path(name).expanduser()
     if path.is_dir():
         return path
