@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The contract between the engine and its plugins."""

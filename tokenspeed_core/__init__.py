@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The engine: one scheduling round after another, composed from plugins."""
