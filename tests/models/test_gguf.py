@@ -19,8 +19,11 @@ from tokenspeed_core.models.rope import RopeKind
 
 MakeGguf = Callable[..., Path]
 MakeModel = Callable[..., transformers.PreTrainedModel]
+Family = tuple[
+    type[transformers.PretrainedConfig], type[transformers.PreTrainedModel], dict[str, object]
+]
 
-FAMILIES = [
+FAMILIES: list[Family] = [
     (transformers.LlamaConfig, transformers.LlamaForCausalLM, {}),
     (transformers.LlamaConfig, transformers.LlamaForCausalLM, {"tie_word_embeddings": True}),
     (transformers.Qwen2Config, transformers.Qwen2ForCausalLM, {}),
@@ -28,16 +31,12 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.parametrize(("config_class", "model_class", "changes"), FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_converted_model_computes_the_same(
-    make_gguf: MakeGguf,
-    random_model: MakeModel,
-    tmp_path: Path,
-    config_class: type[transformers.PretrainedConfig],
-    model_class: type[transformers.PreTrainedModel],
-    changes: dict[str, object],
+    make_gguf: MakeGguf, random_model: MakeModel, tmp_path: Path, family: Family
 ) -> None:
     """A converted folder loads with transformers and gives the original's logits exactly."""
+    config_class, model_class, changes = family
     model = random_model(config_class, model_class, **changes)
     found = resolve_model(str(make_gguf(model)), root=tmp_path / "cache")
     copy = model_class.from_pretrained(found.path, dtype=torch.float32)
@@ -120,7 +119,7 @@ def test_other_factor_tables_are_refused(make_gguf: MakeGguf, tmp_path: Path) ->
 def test_tensors_of_other_models_are_named(make_gguf: MakeGguf, tmp_path: Path) -> None:
     """A tensor no supported decoder has is named."""
     path = make_gguf(extra={"blk.0.ffn_gate_inp.weight": np.zeros((4, 4), dtype=np.float32)})
-    with pytest.raises(ModelError, match="blk.0.ffn_gate_inp.weight"):
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_gate_inp\.weight"):
         resolve_model(str(path), root=tmp_path / "cache")
 
 
@@ -143,7 +142,7 @@ def test_unknown_maths_is_refused(
 ) -> None:
     """What cannot be carried over exactly stops the conversion by name, and leaves nothing."""
     path = make_gguf(settings=settings)
-    with pytest.raises(ModelError, match="tiny.gguf") as caught:
+    with pytest.raises(ModelError, match=r"tiny\.gguf") as caught:
         resolve_model(str(path), root=tmp_path / "cache")
     assert message in str(caught.value)
     assert list((tmp_path / "cache" / "models").iterdir()) == []
@@ -154,7 +153,7 @@ def test_cut_short_file_is_one_error(make_gguf: MakeGguf, tmp_path: Path, kept: 
     """A file that ends anywhere too early is named as not whole."""
     path = make_gguf()
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ModelError, match="tiny.gguf is not a whole GGUF file"):
+    with pytest.raises(ModelError, match=r"tiny\.gguf is not a whole GGUF file"):
         resolve_model(str(path), root=tmp_path / "cache")
 
 

@@ -71,7 +71,7 @@ def test_missing_shard_is_named(llama_folder: Path, config: ModelConfig, tensors
     """A file the index names and the folder lacks is named."""
     split_in_two(llama_folder, tensors)
     (llama_folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ModelError, match="model-00002-of-00002.safetensors"):
+    with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors"):
         open_weights(llama_folder, config)
 
 
@@ -115,7 +115,7 @@ def test_cut_short_file_is_named(llama_folder: Path, config: ModelConfig, kept: 
     """A file that ends too early anywhere is named before anything is loaded."""
     path = llama_folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ModelError, match="model.safetensors is not a whole safetensors file"):
+    with pytest.raises(ModelError, match=r"model\.safetensors is not a whole safetensors file"):
         open_weights(llama_folder, config)
 
 
@@ -163,5 +163,5 @@ def test_written_files_round_as_torch_does(tmp_path: Path, stored: str, dtype: t
     ties = torch.tensor([1.00390625, 1.01171875, -1.00390625, 0.0, -0.0, 65504.0])
     tensor = torch.cat([ties, torch.randn(1000, generator=torch.Generator().manual_seed(0))])
     path = tmp_path / "x.safetensors"
-    write_safetensors(path, {"a": tensor.shape}, [("a", tensor.numpy())], dtype=stored)
+    write_safetensors(path, {"a": tensor.shape}, tensors=[("a", tensor.numpy())], dtype=stored)
     assert torch.equal(load_file(path)["a"], tensor.to(dtype))

@@ -39,7 +39,7 @@ class Backend(Protocol):
     def encode(self, sequence: str, *, add_special_tokens: bool) -> Encoding:
         """Turn text into tokens."""
 
-    def id_to_token(self, id: int) -> str | None:
+    def id_to_token(self, token_id: int, /) -> str | None:
         """Return a token as the vocabulary writes it."""
 
     def token_to_id(self, token: str) -> int | None:

@@ -35,7 +35,7 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "tokenspeed"
 
 
-def build_once(entry: Path, build: Callable[[Path], None], progress: Progress) -> Path:
+def build_once(entry: Path, build: Callable[[Path], None], *, progress: Progress) -> Path:
     """Return the entry, building it first if it is not there.
 
     `build` fills the empty folder it is given. If it fails, or is interrupted, nothing
@@ -47,7 +47,7 @@ def build_once(entry: Path, build: Callable[[Path], None], progress: Progress) -
         locks = entry.parent.parent / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(locks / f"{entry.name}.lock"), progress, entry):
+        with _held(FileLock(locks / f"{entry.name}.lock"), entry.name, progress=progress):
             if not entry.exists():
                 _build(entry, build)
     except OSError as error:
@@ -58,12 +58,12 @@ def build_once(entry: Path, build: Callable[[Path], None], progress: Progress) -
     return entry
 
 
-def _held(lock: FileLock, progress: Progress, entry: Path) -> FileLock:
+def _held(lock: FileLock, name: str, *, progress: Progress) -> FileLock:
     """Take the lock, telling so if another process has it."""
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        progress.start(f"Waiting for another process to build {entry.name}")
+        progress.start(f"Waiting for another process to build {name}")
         lock.acquire()
         progress.finish()
     return lock

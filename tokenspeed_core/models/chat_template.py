@@ -83,6 +83,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 def _to_json(
     value: object,
     ensure_ascii: bool = False,
+    *,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,

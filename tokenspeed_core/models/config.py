@@ -89,8 +89,10 @@ def parse_config(
     reader = FieldReader(fields, where)
     _refuse_other_maths(reader, architecture)
     positions = reader.positive("max_position_embeddings")
-    rope = read_rope(reader, where, positions)
-    config = _read_shape(reader, architecture, rope, eos=_generation_ends(generation or {}, where))
+    rope = read_rope(reader, where, positions=positions)
+    config = _read_shape(
+        reader, architecture, rope=rope, eos=_generation_ends(generation or {}, where)
+    )
     _refuse_unknown(reader)
     reader.finish()
     _check_consistency(config, where)
@@ -115,7 +117,7 @@ def _read_architecture(fields: Mapping[str, object], where: str) -> Architecture
 
 
 def _read_shape(
-    reader: FieldReader, architecture: Architecture, rope: Rope, *, eos: tuple[int, ...]
+    reader: FieldReader, architecture: Architecture, *, rope: Rope, eos: tuple[int, ...]
 ) -> ModelConfig:
     heads = reader.positive("num_attention_heads")
     hidden = reader.positive("hidden_size")
@@ -153,7 +155,7 @@ def _read_dtype(reader: FieldReader) -> str:
         return "float32"
     name = str(value).removeprefix("torch.")
     if name not in DTYPES:
-        reader.problem("dtype", value, "one of " + ", ".join(DTYPES))
+        reader.problem("dtype", value, expected="one of " + ", ".join(DTYPES))
     return name
 
 
@@ -177,10 +179,10 @@ def _refuse_other_maths(reader: FieldReader, architecture: Architecture) -> None
         reader.ignore(["sliding_window"])
     layer_types = reader.raw("layer_types") or []
     if not isinstance(layer_types, list) or set(layer_types) - {"full_attention"}:
-        reader.problem("layer_types", layer_types, "full_attention in every layer")
+        reader.problem("layer_types", layer_types, expected="full_attention in every layer")
     if quantization := reader.raw("quantization_config"):
         reader.problem(
-            "quantization_config", quantization, "unquantised safetensors, or a GGUF file"
+            "quantization_config", quantization, expected="unquantised safetensors, or a GGUF file"
         )
 
 
@@ -190,7 +192,7 @@ def _refuse_unknown(reader: FieldReader) -> None:
             reader.problem(
                 name,
                 value,
-                "no such field: it may change the result. Remove it if it is known to be harmless",
+                expected="no such field: it may change the result; remove it if it does not",
             )
 
 
@@ -203,8 +205,10 @@ def _check_consistency(config: ModelConfig, where: str) -> None:
         )
     if config.head_dim % 2:
         problems.append(f"head_dim = {config.head_dim} is odd; rotary positions need pairs")
-    for token_id in (*config.eos_token_ids, config.bos_token_id or 0):
-        if token_id >= config.vocab_size:
-            problems.append(f"token id {token_id} is outside vocab_size = {config.vocab_size}")
+    problems += [
+        f"token id {token_id} is outside vocab_size = {config.vocab_size}"
+        for token_id in (*config.eos_token_ids, config.bos_token_id or 0)
+        if token_id >= config.vocab_size
+    ]
     if problems:
         raise ModelError(bullet_list(f"{where}: inconsistent", problems))

@@ -16,7 +16,7 @@ from tokenspeed_core.models.progress import Progress
 from tokenspeed_core.models.safetensors_file import Float32, write_safetensors
 
 
-def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
+def convert_gguf(source: Path, folder: Path, *, progress: Progress) -> None:
     """Write config, weights, tokenizer and chat template of a GGUF file into a folder.
 
     The folder also loads with `transformers`. ModelError when the file is damaged, or
@@ -33,12 +33,14 @@ def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
     _write_json(folder / "generation_config.json", token_id_fields(file))
     _write_json(folder / "tokenizer_config.json", tokenizer_settings(file))
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    tensors = _followed(file, config, progress)
-    write_safetensors(folder / "model.safetensors", file.shapes, tensors, dtype=file.stored_dtype)
+    tensors = _followed(file, config, progress=progress)
+    write_safetensors(
+        folder / "model.safetensors", file.shapes, tensors=tensors, dtype=file.stored_dtype
+    )
 
 
 def _followed(
-    file: GgufFile, config: ModelConfig, progress: Progress
+    file: GgufFile, config: ModelConfig, *, progress: Progress
 ) -> Iterator[tuple[str, Float32]]:
     total = sum(_num_bytes(shape) for shape in file.shapes.values())
     progress.start(f"Converting {file.path.name}", total_bytes=total)

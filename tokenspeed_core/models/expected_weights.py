@@ -29,7 +29,7 @@ def expected_weights(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def check_weights(config: ModelConfig, found: Mapping[str, Shape], where: str) -> None:
+def check_weights(config: ModelConfig, found: Mapping[str, Shape], *, where: str) -> None:
     """Raise one ModelError that names every missing, unexpected and wrongly shaped tensor."""
     wanted = expected_weights(config)
     missing = [name for name in wanted if name not in found]

@@ -48,7 +48,7 @@ class FieldReader:
             return default
         if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
             return value
-        self.problem(name, value, "an integer of at least 1")
+        self.problem(name, value, expected="an integer of at least 1")
         return default or 1
 
     def real(self, name: str, default: float | None = None) -> float:
@@ -58,7 +58,7 @@ class FieldReader:
             return default
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e30:
             return float(value)
-        self.problem(name, value, "a number above zero")
+        self.problem(name, value, expected="a number above zero")
         return default or 1.0
 
     def flag(self, name: str, default: bool) -> bool:
@@ -68,7 +68,7 @@ class FieldReader:
             return default
         if isinstance(value, bool):
             return value
-        self.problem(name, value, "true or false")
+        self.problem(name, value, expected="true or false")
         return default
 
     def token_ids(self, name: str) -> tuple[int, ...]:
@@ -77,14 +77,14 @@ class FieldReader:
         listed = value if isinstance(value, list) else [] if value is None else [value]
         ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool) and i >= 0)
         if len(ids) != len(listed):
-            self.problem(name, value, "a token id or a list of token ids")
+            self.problem(name, value, expected="a token id or a list of token ids")
         return ids
 
     def expect(self, name: str, *allowed: object) -> None:
         """Take a field that may only be absent, null or one of the allowed values."""
         value = self.raw(name)
         if value is not None and value not in allowed:
-            self.problem(name, value, " or ".join(repr(choice) for choice in allowed))
+            self.problem(name, value, expected=" or ".join(repr(choice) for choice in allowed))
 
     def ignore(self, names: Iterable[str]) -> None:
         """Take fields whose values do not matter here."""
@@ -94,7 +94,7 @@ class FieldReader:
         """Return the fields nobody took, with their values."""
         return [(name, value) for name, value in self._fields.items() if name not in self._taken]
 
-    def problem(self, name: str, value: object, expected: str) -> None:
+    def problem(self, name: str, value: object, *, expected: str) -> None:
         """Note that a field's value cannot be used, and what is expected instead."""
         got = "is missing" if value is None else f"= {_shortened(value)}"
         self._problems.append(f"{name} {got}; expected {expected}")

@@ -127,7 +127,7 @@ def _head_dim(file: GgufFile, default: int) -> int:
 def _rope_scaling(file: GgufFile, fields: dict[str, object]) -> dict[str, object] | None:
     factors = file.rope_factors()
     if factors is not None:
-        return _llama3_scaling(file, factors, fields)
+        return _llama3_scaling(file, factors, fields=fields)
     prefix = f"{file.architecture}.rope.scaling"
     kind = file.setting(f"{prefix}.type", "none")
     if kind == "none":
@@ -144,7 +144,7 @@ def _rope_scaling(file: GgufFile, fields: dict[str, object]) -> dict[str, object
 
 
 def _llama3_scaling(
-    file: GgufFile, factors: Float32, fields: dict[str, object]
+    file: GgufFile, factors: Float32, *, fields: dict[str, object]
 ) -> dict[str, object]:
     """Find the settings that give the file's table of factors, or refuse it."""
     factor = round(float(factors.max()), 4)

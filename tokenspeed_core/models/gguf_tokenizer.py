@@ -86,9 +86,9 @@ def build_tokenizer(file: GgufFile) -> Backend:
         built.normalizer = normalizers.NFC()
     built.pre_tokenizer = WORD_RULES[rule]()
     built.decoder = decoders.ByteLevel()
-    _add_tokens(built, file, tokens)
+    _add_tokens(built, file, tokens=tokens)
     if file.setting("tokenizer.ggml.add_bos_token", rule == "llama-bpe"):
-        _put_start_token(built, file, tokens)
+        _put_start_token(built, file, tokens=tokens)
     tokenizer: Backend = built
     return tokenizer
 
@@ -99,6 +99,7 @@ def tokenizer_settings(file: GgufFile) -> dict[str, object]:
     settings: dict[str, object] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": file.setting(f"{file.architecture}.context_length"),
     }
     roles = (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"))
@@ -121,7 +122,7 @@ def _word_rule(file: GgufFile) -> str:
     return str(rule)
 
 
-def _add_tokens(built: Step, file: GgufFile, tokens: list[str]) -> None:
+def _add_tokens(built: Step, file: GgufFile, *, tokens: list[str]) -> None:
     kinds = list(zip(tokens, file.setting("tokenizer.ggml.token_type"), strict=True))
     control = [token for token, kind in kinds if kind == TokenKind.CONTROL]
     defined = [token for token, kind in kinds if kind == TokenKind.USER_DEFINED]
@@ -129,7 +130,7 @@ def _add_tokens(built: Step, file: GgufFile, tokens: list[str]) -> None:
     built.add_tokens([AddedToken(token, normalized=False) for token in defined])
 
 
-def _put_start_token(built: Step, file: GgufFile, tokens: list[str]) -> None:
+def _put_start_token(built: Step, file: GgufFile, *, tokens: list[str]) -> None:
     number: int = file.setting("tokenizer.ggml.bos_token_id")
     start = tokens[number]
     # A template knows tokens by name only where a name holds no character of its own syntax.

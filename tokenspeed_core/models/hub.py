@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import huggingface_hub
 
 from tokenspeed_core.models.errors import ModelError
 from tokenspeed_core.models.progress import Progress
@@ -31,26 +35,22 @@ def hub_folder(
     The hub library's own cache and settings (HF_HOME, HF_TOKEN, HF_ENDPOINT) are used;
     without a network a snapshot fetched earlier is taken. ModelError if there is none.
     """
-    # Imported here: it takes longer than everything else a start from local files does.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
     progress.start(f"Fetching {repo} from the Hugging Face hub")
     try:
         with _without_bars():
-            folder = snapshot_download(
+            folder = huggingface_hub.snapshot_download(
                 repo,
                 allow_patterns=list(WANTED_FILES),
                 ignore_patterns=[NOT_BELOW_THE_TOP],
                 endpoint=endpoint,
                 cache_dir=cache,
             )
-    except LocalEntryNotFoundError as error:
+    except FileNotFoundError as error:
         raise ModelError(
             f"{repo} is not in the local Hugging Face cache and the hub cannot be reached; "
             f"check the network, or give a local folder or a GGUF file"
         ) from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"cannot fetch {repo} from the Hugging Face hub: {said}") from error
     progress.finish()
@@ -60,17 +60,13 @@ def hub_folder(
 @contextmanager
 def _without_bars() -> Iterator[None]:
     """Keep the hub library from drawing on the terminal: our own progress is shown."""
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    if are_progress_bars_disabled():
+    # Loaded by name, for it takes longer than all else a start from local files does.
+    drawing: Any = importlib.import_module("huggingface_hub.utils")
+    if drawing.are_progress_bars_disabled():
         yield
         return
-    disable_progress_bars()
+    drawing.disable_progress_bars()
     try:
         yield
     finally:
-        enable_progress_bars()
+        drawing.enable_progress_bars()

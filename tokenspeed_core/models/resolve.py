@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
-from functools import partial
 from pathlib import Path
 
 from attrs import frozen
 
-from tokenspeed_core.models.cache import LAYOUT, build_once, cache_root
+from tokenspeed_core.models.cache import cache_root
 from tokenspeed_core.models.config import ModelConfig, read_config
 from tokenspeed_core.models.default_model import DEFAULT_MODELS, packaged_folder
 from tokenspeed_core.models.errors import ModelError, bullet_list
+from tokenspeed_core.models.gguf_cache import gguf_folder
 from tokenspeed_core.models.hub import hub_folder
 from tokenspeed_core.models.progress import Progress, Silent
 from tokenspeed_core.models.tokenizer import Tokenizer, load_tokenizer
@@ -60,11 +59,11 @@ def resolve_model(
     A short name wins over a folder of that name (write `./name` for the folder).
     ModelError names the choices when nothing fits.
     """
-    path = _folder_of(name, progress or Silent(), root or cache_root())
+    path = _folder_of(name, root or cache_root(), progress=progress or Silent())
     return ModelFolder(name=name, path=path, config=read_config(path))
 
 
-def _folder_of(name: str, progress: Progress, root: Path) -> Path:
+def _folder_of(name: str, root: Path, *, progress: Progress) -> Path:
     for model in DEFAULT_MODELS:
         if model.name == name:
             return packaged_folder(model, root, progress=progress)
@@ -74,32 +73,12 @@ def _folder_of(name: str, progress: Progress, root: Path) -> Path:
     if path.is_dir():
         return path
     if path.is_file():
-        return _gguf_folder(path, root, progress)
+        return gguf_folder(path, root, progress=progress)
     if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
         raise ModelError(f"{path}: no such file or folder")
     if HUB_NAME.match(name):
         return hub_folder(name, progress)
     raise ModelError(_unknown(name))
-
-
-def _gguf_folder(path: Path, root: Path, progress: Progress) -> Path:
-    if path.suffix != ".gguf":
-        raise ModelError(
-            f"{path} is a file, but not a .gguf one; give the folder it is in if it holds a model"
-        )
-    # Size and time stand for the content: reading gigabytes to hash them would be felt.
-    state = path.stat()
-    identity = f"{path.resolve()}:{state.st_size}:{state.st_mtime_ns}"
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    entry = root / "models" / f"{path.stem}-{key}-{LAYOUT}"
-    return build_once(entry, partial(_convert, path, progress), progress)
-
-
-def _convert(source: Path, progress: Progress, folder: Path) -> None:
-    # Reading GGUF is imported here: a start from the cache must not pay for it.
-    from tokenspeed_core.models.convert import convert_gguf
-
-    convert_gguf(source, folder, progress)
 
 
 def _unknown(name: str) -> str:

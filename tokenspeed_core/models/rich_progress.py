@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
@@ -48,12 +46,7 @@ class RichProgress:
     def __enter__(self) -> RichProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
     def start(self, label: str, total_bytes: int | None = None) -> None:

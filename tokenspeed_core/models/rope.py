@@ -49,17 +49,17 @@ class Rope:
     scaling: RopeScaling
 
 
-def read_rope(reader: FieldReader, where: str, positions: int) -> Rope:
+def read_rope(reader: FieldReader, where: str, *, positions: int) -> Rope:
     """Read `rope_parameters` (new) or `rope_theta` and `rope_scaling` (old) of a config.json."""
     new, old = reader.raw("rope_parameters"), reader.raw("rope_scaling")
     if new is not None and old is not None and new != old:
-        reader.problem("rope_scaling", old, "only one of rope_parameters and rope_scaling")
+        reader.problem("rope_scaling", old, expected="only one of rope_parameters and rope_scaling")
     theta = reader.real("rope_theta", default=10000.0)
     found = new if new is not None else old
     if found is None:
         return Rope(theta=theta, scaling=RopeScaling())
     if not isinstance(found, Mapping):
-        reader.problem("rope_parameters", found, "an object")
+        reader.problem("rope_parameters", found, expected="an object")
         return Rope(theta=theta, scaling=RopeScaling())
     inner = FieldReader(found, where=f"{where}, rope parameters")
     rope = Rope(
@@ -67,7 +67,7 @@ def read_rope(reader: FieldReader, where: str, positions: int) -> Rope:
     )
     inner.expect("partial_rotary_factor", 1)
     for name, value in inner.untaken():
-        inner.problem(name, value, "no such field for this rope type")
+        inner.problem(name, value, expected="no such field for this rope type")
     inner.finish()
     return rope
 
@@ -109,7 +109,9 @@ def _read_kind(reader: FieldReader) -> RopeKind:
     try:
         return RopeKind("default" if name is None else name)
     except ValueError:
-        reader.problem("rope_type", name, "one of " + ", ".join(kind.value for kind in RopeKind))
+        reader.problem(
+            "rope_type", name, expected="one of " + ", ".join(kind.value for kind in RopeKind)
+        )
         # The fields of an unknown type would only repeat the same complaint.
         reader.ignore([field for field, _ in reader.untaken()])
         return RopeKind.NONE

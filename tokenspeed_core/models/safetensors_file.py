@@ -19,8 +19,8 @@ ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 def write_safetensors(
     path: Path,
     shapes: Mapping[str, tuple[int, ...]],
-    tensors: Iterable[tuple[str, Float32]],
     *,
+    tensors: Iterable[tuple[str, Float32]],
     dtype: str,
 ) -> None:
     """Write tensors, which must come in the order of `shapes`, all in one stored dtype."""
@@ -28,7 +28,8 @@ def write_safetensors(
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for (name, array), wanted in zip(tensors, shapes, strict=True):
-            assert name == wanted and array.shape == shapes[name]
+            assert name == wanted
+            assert array.shape == shapes[name]
             file.write(stored(array, dtype).data)
         file.flush()
         os.fsync(file.fileno())

@@ -29,6 +29,13 @@ class Alphabet(Enum):
     BYTE_FALLBACK = "space mark and byte fallback"
 
 
+def byte_characters() -> dict[str, int]:
+    """Return the character a byte-level vocabulary writes for each byte, as GPT-2 chose them."""
+    characters = {chr(byte): byte for byte in PRINTABLE}
+    others = (byte for byte in range(256) if byte not in PRINTABLE)
+    return characters | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
 @define
 class TokenBytes:
     """Bytes by token id; filled as ids are asked for, because vocabularies are large."""
@@ -38,7 +45,7 @@ class TokenBytes:
     strips_leading_space: bool
     _added: dict[int, bytes]
     _known: dict[int, bytes] = field(factory=dict, init=False)
-    _byte_of: dict[str, int] = field(factory=lambda: byte_characters(), init=False)
+    _byte_of: dict[str, int] = field(factory=byte_characters, init=False)
 
     def of(self, token_id: int) -> bytes:
         """Return a token's bytes; an id without a token has none."""
@@ -60,13 +67,6 @@ class TokenBytes:
         if match := BYTE_TOKEN.match(token):
             return bytes([int(match[1], 16)])
         return token.replace(SPACE_MARK, " ").encode()
-
-
-def byte_characters() -> dict[str, int]:
-    """Return the character a byte-level vocabulary writes for each byte, as GPT-2 chose them."""
-    characters = {chr(byte): byte for byte in PRINTABLE}
-    others = (byte for byte in range(256) if byte not in PRINTABLE)
-    return characters | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 def read_token_bytes(backend: Backend, where: str) -> TokenBytes:

@@ -119,21 +119,18 @@ def _indexed_files(index: Path) -> list[Path]:
 
 def _read_header(path: Path) -> dict[str, Shape]:
     """Read names and shapes; the library also holds the header against the file's size."""
-    shapes: dict[str, Shape] = {}
-    refused: list[str] = []
     try:
         # "numpy" here only keeps the tensor library from being imported: no data is read.
         with safe_open(path, framework="numpy") as handle:
-            for name in list(handle.keys()):
-                part = handle.get_slice(name)
-                shapes[name] = tuple(part.get_shape())
-                if part.get_dtype() not in STORED_DTYPES:
-                    refused.append(f"{name} is {part.get_dtype()}")
+            slices = {name: handle.get_slice(name) for name in list(handle.keys())}
+            shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            dtypes = {name: part.get_dtype() for name, part in slices.items()}
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"{path} is not a whole safetensors file ({error}); was its download cut short? "
             f"Remove it and fetch it again"
         ) from error
+    refused = [f"{name} is {kind}" for name, kind in dtypes.items() if kind not in STORED_DTYPES]
     if refused:
         headline = f"{path}: stored types other than {', '.join(STORED_DTYPES)}"
         raise ModelError(bullet_list(headline, refused))
