@@ -1,2 +1,130 @@
 # SPDX-License-Identifier: MIT
-"""The contract between the engine and its plugins."""
+"""The contract between the engine's core and its plugins; its version is the API version."""
+
+from __future__ import annotations
+
+from tokenspeed_hookspecs.admission import AdmissionStage, Hold, Pass, Refuse, Verdict
+from tokenspeed_hookspecs.control import ControlOperation, Controls, Gate, GatedOperation
+from tokenspeed_hookspecs.data_plane import (
+    AdmittedRequest,
+    Alternatives,
+    DataPlane,
+    DataPlaneExtension,
+    Dispatch,
+    ForwardResult,
+    LogprobPlan,
+    ModelInfo,
+    PendingForward,
+)
+from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine
+from tokenspeed_hookspecs.markers import PROJECT, Mode, hookimpl
+from tokenspeed_hookspecs.outputs import (
+    ChunkDetails,
+    Frontend,
+    Load,
+    OutputBatch,
+    PromptLogprobs,
+    TokenAlternatives,
+)
+from tokenspeed_hookspecs.plugin import Plugin
+from tokenspeed_hookspecs.ranks import Group, Ranks
+from tokenspeed_hookspecs.requests import (
+    AbortRequests,
+    AddRequest,
+    ControlReply,
+    ControlRequest,
+    FinishedRequest,
+    FinishKind,
+    FinishReason,
+    LogprobOptions,
+    Message,
+    Request,
+    Requests,
+    SamplingParams,
+)
+from tokenspeed_hookspecs.rounds import CommittedForward, Round
+from tokenspeed_hookspecs.scheduler import (
+    Batch,
+    CacheAcknowledgment,
+    CacheGroup,
+    CacheOperation,
+    CacheOperationKind,
+    CommitOutcome,
+    PageMove,
+    Plan,
+    RequestSpec,
+    Scheduler,
+    SchedulerAbort,
+    SchedulerDriver,
+    SchedulerSettings,
+    SchedulerSizes,
+    StorageTick,
+)
+
+API_VERSION = "1.0"
+
+__all__ = [
+    "API_VERSION",
+    "AbortRequests",
+    "AddRequest",
+    "AdmissionStage",
+    "AdmittedRequest",
+    "Alternatives",
+    "Batch",
+    "CacheAcknowledgment",
+    "CacheGroup",
+    "CacheOperation",
+    "CacheOperationKind",
+    "ChunkDetails",
+    "CliCommand",
+    "Clock",
+    "CommitOutcome",
+    "CommittedForward",
+    "ControlOperation",
+    "ControlReply",
+    "ControlRequest",
+    "Controls",
+    "DataPlane",
+    "DataPlaneExtension",
+    "Dispatch",
+    "Engine",
+    "FinishKind",
+    "FinishReason",
+    "FinishedRequest",
+    "ForwardResult",
+    "Frontend",
+    "Gate",
+    "GatedOperation",
+    "Group",
+    "Hold",
+    "Load",
+    "LogprobOptions",
+    "LogprobPlan",
+    "Message",
+    "Mode",
+    "ModelInfo",
+    "OutputBatch",
+    "PROJECT",
+    "PageMove",
+    "Pass",
+    "PendingForward",
+    "Plan",
+    "Plugin",
+    "PromptLogprobs",
+    "Ranks",
+    "Refuse",
+    "Request",
+    "RequestSpec",
+    "Requests",
+    "Round",
+    "SamplingParams",
+    "Scheduler",
+    "SchedulerAbort",
+    "SchedulerDriver",
+    "SchedulerSettings",
+    "SchedulerSizes",
+    "StorageTick",
+    "TokenAlternatives",
+    "Verdict",
+    "hookimpl",
+]

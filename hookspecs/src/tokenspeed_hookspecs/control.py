@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""Control operations and the gate, where what blocks a rank runs on all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from attrs import frozen
+
+from tokenspeed_hookspecs.requests import ControlReply
+
+
+@frozen
+class GatedOperation:
+    """One blocking operation, run in the round in which every data-parallel rank has it at its
+    head. `code` is positive and equal on ranks that hold the same operation; `run` is called on
+    the loop thread; what it returns is the reply, None sends none."""
+
+    code: int
+    name: str
+    run: Callable[[], ControlReply | None]
+
+
+@frozen
+class ControlOperation:
+    """A control request a plugin answers.
+
+    `handle` gets the request's arguments when it arrives, on every rank of the replica. It returns
+    the reply, or a `GatedOperation` whose reply follows from the gate.
+    """
+
+    name: str
+    handle: Callable[[Mapping[str, object]], ControlReply | GatedOperation]
+    help: str = ""
+
+
+class Gate(Protocol):
+    """Where plugins leave operations; frontend operations go first, one operation a round."""
+
+    def enqueue(self, operation: GatedOperation) -> None: ...
+
+
+class Controls(Protocol):
+    """The pause state, for reading."""
+
+    @property
+    def admissions_blocked(self) -> bool: ...
+    @property
+    def forwards_blocked(self) -> bool: ...

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+"""The device side: what the loop asks of it, and where a plugin's own part of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from attrs import define, field, frozen
+
+from tokenspeed_hookspecs.requests import LogprobOptions, SamplingParams
+from tokenspeed_hookspecs.scheduler import Batch, CacheAcknowledgment, CacheGroup, Plan
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+T = TypeVar("T")
+
+
+@frozen
+class ModelInfo:
+    """What the rest of the engine needs to know of the model."""
+
+    name: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str = "float32"
+    num_layers: int = 0
+    hidden_size: int = 0
+
+
+@frozen
+class AdmittedRequest:
+    """A request as the data plane learns it, before its first forward."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams
+    logprobs: LogprobOptions | None
+    features: Mapping[str, object]
+
+
+@define(eq=False)
+class LogprobPlan:
+    """The logprobs a forward computes beyond its sampled tokens'.
+
+    Over the extend rows, in row order: `row_starts` (the row's first input in the flat batch, moved
+    to its first scored position), `counts` (scored positions), `position_starts` (prompt position
+    of the first). Position q predicts prompt token q + 1. `top_k` is the most alternatives wanted by
+    a scored position, `sampled_top_k` the most wanted by a sampled token; 0 for none.
+    """
+
+    row_starts: list[int]
+    counts: list[int]
+    position_starts: list[int]
+    top_k: int = 0
+    sampled_top_k: int = 0
+
+
+@define(eq=False)
+class Dispatch:
+    """What a round hands the data plane besides its plan. `inputs` holds, by plugin name, what a
+    plugin's `dispatch` hook attached for its extension."""
+
+    logprobs: LogprobPlan | None = None
+    inputs: dict[str, object] = field(factory=dict)
+
+
+@define(eq=False)
+class Alternatives:
+    """Alternatives of n positions, best first: `logprobs` float32 and `token_ids` int64 [n, k]."""
+
+    logprobs: npt.NDArray[np.float32]
+    token_ids: npt.NDArray[np.int64]
+
+
+@define(eq=False)
+class ForwardResult:
+    """What one forward produced, on the host.
+
+    `tokens` is flat over the rows in batch order, `lengths` the number a row produced (None: one
+    each; a mid-chunk row's token means nothing). `logprobs` are the tokens' own, float32, if any
+    row asked. `alternatives` has one entry a token. `prompt_logprobs` has exactly the planned
+    number of positions. `nan_rows` lists rows with NaN logits or an impossible sample.
+    """
+
+    tokens: Sequence[int]
+    lengths: Sequence[int] | None = None
+    logprobs: Sequence[float] | None = None
+    alternatives: Alternatives | None = None
+    prompt_logprobs: npt.NDArray[np.float32] | None = None
+    prompt_alternatives: Alternatives | None = None
+    nan_rows: Sequence[int] = ()
+
+
+class PendingForward(Protocol):
+    """A forward that was dispatched; `DataPlane.complete` resolves it."""
+
+
+class DataPlaneExtension(Protocol):
+    """A plugin's part of the device side. It implements only the stages it needs; those run on
+    the data-plane thread, in order with the forwards. `context` is the plane's own record of the
+    forward and `stage` arguments are documented by each plane.
+
+    Optional methods, by name: `build_model(model)`, `on_admit(requests)`, `prepare_inputs(batch,
+    value)` (value: what the dispatch hook attached), `logits(batch, logits)` -> logits or None,
+    `sampled(batch, tokens)`, `on_release(request_ids)`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The plugin's name: the key of its inputs."""
+        ...
+
+
+class DataPlane(Protocol):
+    """The device side of one rank, in FIFO order: what is asked before a forward is done before it.
+
+    A failure raises out of the next call; serving cannot go on.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Which driver this is: an extension is written for one kind."""
+        ...
+
+    @property
+    def model(self) -> ModelInfo: ...
+    @property
+    def cache_groups(self) -> Sequence[CacheGroup]: ...
+    def start(self, extensions: Sequence[DataPlaneExtension]) -> None: ...
+    def stop(self) -> None:
+        """Free threads, memory and files; calling it again does nothing."""
+        ...
+
+    def admit(self, requests: Sequence[AdmittedRequest]) -> None: ...
+    def execute(self, plan: Plan, dispatch: Dispatch) -> PendingForward | None:
+        """Run a plan without waiting; returns the forward to complete if the plan has a batch."""
+        ...
+
+    def complete(self, pending: PendingForward) -> ForwardResult:
+        """Wait for a forward's result."""
+        ...
+
+    def poll_cache_operations(self) -> Sequence[CacheAcknowledgment]:
+        """The operations whose bytes are in place since the last call; never waits."""
+        ...
+
+    def release(self, request_ids: Sequence[str]) -> None:
+        """Forget requests that ended; each admitted id comes exactly once."""
+        ...
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function on the data-plane thread, behind what was asked before, and wait."""
+        ...
+
+
+__all__ = [
+    "AdmittedRequest",
+    "Alternatives",
+    "Batch",
+    "DataPlane",
+    "DataPlaneExtension",
+    "Dispatch",
+    "ForwardResult",
+    "LogprobPlan",
+    "ModelInfo",
+    "PendingForward",
+]

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""The one argument of every round hook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from tokenspeed_hookspecs.data_plane import Dispatch, ForwardResult
+from tokenspeed_hookspecs.outputs import Load
+from tokenspeed_hookspecs.requests import AddRequest, FinishedRequest
+from tokenspeed_hookspecs.scheduler import Batch, Plan
+
+
+@define(eq=False)
+class CommittedForward:
+    """A forward whose result was taken into the request states; `ended` ids left the table."""
+
+    batch: Batch
+    result: ForwardResult
+    ended: Sequence[str]
+    round_number: int
+
+
+@define(eq=False)
+class Round:
+    """One scheduling round, filled in as its phases run.
+
+    A hook reads the fields of its own and earlier phases. Only these are for writing: `dispatch`
+    inputs, through `dispatch.inputs`; `commit_first`, in the dispatch hook, asks that pending
+    forwards commit before this batch is dispatched.
+    """
+
+    number: int
+    frozen: bool = False
+    reports: Mapping[str, Sequence[bytes]] = field(factory=dict)
+    candidate: AddRequest | None = None  # validate_request
+    aborted: Sequence[str] = ()  # request_aborted
+    plan: Plan | None = None
+    batch: Batch | None = None
+    dispatch: Dispatch | None = None
+    commit_first: bool = False
+    in_flight: int = 0  # forwards dispatched and not yet committed
+    forward: CommittedForward | None = None  # committed
+    scheduler_events: Sequence[object] = ()
+    finished: FinishedRequest | None = None  # request_finished
+    load: Load | None = None  # iteration
+    num_outputs: int = 0

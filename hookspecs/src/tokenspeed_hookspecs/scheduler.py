@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""The scheduler as the loop and plugins see it: plans in, answers out.
+
+A driver (`tokenspeed.schedulers`) wraps one native scheduler. Ids are request ids; a *slot* is the
+scheduler's request-pool index, 1 to `max_batch_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import define, field, frozen
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class CacheOperationKind(Enum):
+    """What a cache operation moves. OTHER is a plugin's own kind, opaque to the core."""
+
+    SNAPSHOT = "snapshot"  # device pages and slot state to the snapshot pool (a retraction)
+    RESTORE = "restore"  # back to new device pages and a new slot
+    WRITE_BACK = "write_back"  # device pages to the host tier
+    LOAD_BACK = "load_back"  # host pages to the device
+    OTHER = "other"
+
+
+@frozen
+class PageMove:
+    """Pages of one cache group, source i to destination i."""
+
+    group: str
+    sources: Sequence[int]
+    destinations: Sequence[int]
+    source_tiers: Sequence[int] = ()
+
+
+@frozen
+class CacheOperation:
+    """One operation to run on the device and to acknowledge once by `op_id`.
+
+    `slot` is the request's pool index and `image` its place in the snapshot pool, for SNAPSHOT and
+    RESTORE; `native` is the scheduler's own object.
+    """
+
+    op_id: int
+    kind: CacheOperationKind
+    moves: tuple[PageMove, ...] = ()
+    request_id: str | None = None
+    slot: int = 0
+    image: int = 0
+    native: object = None
+
+
+@frozen
+class CacheAcknowledgment:
+    """A cache operation whose bytes are in place."""
+
+    op_id: int
+    kind: CacheOperationKind
+
+
+@frozen
+class SchedulerAbort:
+    """A request the scheduler itself dropped; it owes no event."""
+
+    request_id: str
+    reason: str
+    detail: str
+
+
+@define(eq=False)
+class Batch:
+    """The rows of one forward: the first `num_extends` are prompt chunks, the rest decode.
+
+    Per row: `request_ids`, `slots`, `input_lengths` (tokens fed), `block_tables[group]` int32
+    `[rows, width]` of page ids, 0 where there is none. Per extend row: `extend_prefix_lens`
+    (positions already cached), `extend_replay_lens`, `prefill_lengths` (where the prompt, or after
+    a retraction the recompute, ends). `input_ids` and `shifted_input_ids` (the token after each
+    position, -1 past the end) are flat over the extend rows. `decode_input_ids` holds -1 where the
+    token is still on the device. `incarnations` tells a reused request id apart.
+    """
+
+    request_ids: list[str]
+    slots: npt.NDArray[np.int64]
+    incarnations: list[int]
+    input_lengths: list[int]
+    num_extends: int
+    extend_prefix_lens: list[int]
+    extend_replay_lens: list[int]
+    prefill_lengths: list[int]
+    input_ids: Sequence[int]
+    shifted_input_ids: Sequence[int]
+    decode_input_ids: Sequence[int]
+    block_tables: Mapping[str, npt.NDArray[np.int32]]
+    num_tokens: int
+
+    def is_mid_chunk(self, row: int) -> bool:
+        """Whether the row is a chunk that does not complete its prompt; it samples nothing."""
+        return row < self.num_extends and (
+            self.extend_prefix_lens[row] + self.input_lengths[row] < self.prefill_lengths[row]
+        )
+
+
+@define(eq=False)
+class Plan:
+    """One round's work, in the order the device must run it: `operations` (snapshots and
+    write-backs, then restores and load-backs), `zero` {group: int32 [n] pages}, `copy` {group:
+    int32 [n, 2] source and destination pages}, then the batch."""
+
+    batch: Batch | None
+    operations: tuple[CacheOperation, ...]
+    zero: Mapping[str, npt.NDArray[np.int32]]
+    copy: Mapping[str, npt.NDArray[np.int32]]
+    aborts: tuple[SchedulerAbort, ...]
+    needs_device: bool
+    native: object = None
+
+
+@frozen
+class SchedulerSizes:
+    """How many requests are in each state, and pages: the driver's own counts.
+
+    `waiting` counts the backlog, what the scheduler has not begun, and retracted requests.
+    """
+
+    waiting: int
+    prefilling: int
+    decoding: int
+    retracted: int
+    active_pages: int
+    empty_pages: int
+    total_pages: int
+
+
+@frozen
+class StorageTick:
+    """The scheduler's clock and permissions for a round; `events` are native ones that go first."""
+
+    now_us: int = 0
+    allow_forward: bool = True
+    allow_storage: bool = True
+    queued_operations: int = 0
+    queued_bytes: int = 0
+    oldest_operation_us: int = 0
+    events: tuple[object, ...] = ()
+
+
+@frozen
+class CacheGroup:
+    """Layers that share page tables; `page_size` in tokens."""
+
+    name: str
+    page_size: int
+    sliding_window: int | None = None
+
+
+@define(kw_only=True)
+class SchedulerSettings:
+    """What the scheduler is built with. Pages include page 0, which is never given out.
+
+    `snapshot_pages` above 1 lets requests be retracted into a pool of that many pages.
+    `native_options` are set on the native configuration as they are, for plugins.
+    """
+
+    page_size: int = 64
+    num_pages: int = 513
+    max_batch_size: int = 64
+    max_scheduled_tokens: int = 2048
+    mixed_batches: bool = True
+    prefix_cache: bool = True
+    snapshot_pages: int = 1
+    max_retracted: int = 0
+    force_retraction_every: int = 0
+    host_pages: int = 0
+    decode_width: int = 1
+    groups: tuple[CacheGroup, ...] = ()
+    native_options: dict[str, object] = field(factory=dict)
+
+
+@frozen
+class RequestSpec:
+    """A request as the scheduler takes it."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    max_new_tokens: int
+    max_cached_prefix: int | None = None
+
+
+class Scheduler(Protocol):
+    """What plugins may ask of the scheduler; nothing here changes it."""
+
+    @property
+    def sizes(self) -> SchedulerSizes: ...
+    @property
+    def max_request_tokens(self) -> int:
+        """The largest prompt plus budget that can ever be admitted."""
+        ...
+
+    def request_length(self, request_id: str) -> int:
+        """Prompt and generated tokens the scheduler counts, -1 when unknown."""
+        ...
+
+    @property
+    def native(self) -> object:
+        """The native scheduler, for plugins that read statistics of their own kinds."""
+        ...
+
+
+class SchedulerDriver(Scheduler, Protocol):
+    """What the loop asks of a driver; see each method for what it refuses early.
+
+    The driver answers every dispatched row exactly once: rows in `commit`, rows it withheld from a
+    batch by itself, and rows of requests that ended, with an empty answer.
+    """
+
+    def submit(self, specs: Sequence[RequestSpec]) -> None:
+        """Queue new requests in arrival order. ValueError: empty prompt, live id, too large."""
+        ...
+
+    def has_room_for(self, request_id: str) -> bool:
+        """Whether the id can be submitted now (not live, and not just ended)."""
+        ...
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request that no forward is running for; False if one is in flight or running
+        rows still have to be committed, and then the end comes with its next commit."""
+        ...
+
+    def plan(self) -> Plan: ...
+
+    def commit(self, batch: Batch, outcome: CommitOutcome) -> None:
+        """Queue the answers of one forward for the next `advance`."""
+        ...
+
+    def queue_events(self, events: Sequence[object]) -> None:
+        """Queue native events of plugins behind the answers queued so far."""
+        ...
+
+    def advance_head(
+        self, tick: StorageTick | None, done: Sequence[CacheAcknowledgment]
+    ) -> None: ...
+    def advance(self) -> None:
+        """Give everything queued to the scheduler in one call; nothing queued, no call."""
+        ...
+
+    def drain_events(self) -> Sequence[object]:
+        """The cache events recorded since the last call; empty unless recording is on."""
+        ...
+
+    def can_clear_cache(self) -> bool: ...
+    def clear_cache(self) -> bool: ...
+    def clear_device_cache(self) -> bool: ...
+
+
+@define(eq=False)
+class CommitOutcome:
+    """What became of each row of a forward, as the scheduler needs it.
+
+    `tokens[i]` is the row's one kept token, -1 for none (mid-chunk and late rows); `more[i]` holds
+    the whole list for the few rows with several. `finished` rows publish their pages, `aborted`
+    rows do not.
+    """
+
+    tokens: Sequence[int]
+    more: Mapping[int, list[int]] = field(factory=dict)
+    finished: Sequence[int] = ()
+    aborted: Sequence[int] = ()
