@@ -3,6 +3,7 @@
 # PYTHON makes the environment, VENV says where it is: `make test VENV=/path/to/env`.
 PYTHON ?= python3
 VENV ?= .venv
+DIST ?= dist
 PROJECTS := pyproject.toml hookspecs/pyproject.toml $(wildcard plugins/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
@@ -13,10 +14,10 @@ help:  ## list these targets
 
 install: $(VENV)/.installed  ## make or reuse the environment, install everything editable
 
-$(VENV)/bin/python:
+$(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: requirements.txt $(PROJECTS) | $(VENV)/bin/python
+$(VENV)/.installed: requirements.txt $(PROJECTS) | $(VENV)/bin/pip
 	$(VENV)/bin/pip install -r requirements.txt
 	@touch $@
 
@@ -38,8 +39,8 @@ contracts: install  ## who may import whom
 bench: install  ## the ratios of tests/benchmarks
 	$(VENV)/bin/tokenspeed bench
 
-wheels: install  ## build a wheel of every distribution into dist/
-	$(VENV)/bin/pip wheel --no-deps --no-build-isolation --wheel-dir dist $(dir $(PROJECTS))
+wheels: install  ## build a wheel of every distribution into DIST (dist/)
+	$(VENV)/bin/pip wheel --no-deps --no-build-isolation --wheel-dir $(DIST) $(dir $(PROJECTS))
 
 clean:  ## remove the environment and what was built
 	rm -rf .venv dist
