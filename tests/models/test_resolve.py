@@ -32,6 +32,8 @@ NOWHERE = [
     ("smolm2-135m", "did you mean smollm2-135m?"),
     ("gpt-5", "- smollm2-135m"),
     ("", "a Hugging Face id such as org/name"),
+    ("x" * 5000, "unknown model 'xxx"),
+    ("~nobody/x\0", "no such file or folder"),
     ("a/b/c", "unknown model 'a/b/c'"),
     ("./nowhere", "nowhere: no such file or folder"),
     ("x.gguf", "x.gguf: no such file or folder"),
@@ -86,12 +88,13 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, name: str, *, with_body: bool) -> None:
         """Send a file's headers, and the file."""
         content = (self.server.folder / name).read_bytes()
-        self.send(200, content if with_body else b"", {"Content-Length": str(len(content))})
+        headers = {"Content-Length": str(len(content)), "ETag": f'"{name}"'}
+        self.send(200, content if with_body else b"", headers)
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         """Send one answer."""
         self.send_response(status)
-        names = {"ETag": '"e"', "X-Repo-Commit": COMMIT, "Content-Length": str(len(body))}
+        names = {"X-Repo-Commit": COMMIT, "Content-Length": str(len(body))}
         for key, value in (names | (headers or {})).items():
             self.send_header(key, value)
         self.end_headers()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 
@@ -67,12 +68,11 @@ def _folder_of(name: str, root: Path, *, progress: Progress) -> Path:
     for model in DEFAULT_MODELS:
         if model.name == name:
             return packaged_folder(model, root, progress=progress)
-    if not name:
-        raise ModelError(_unknown(name))
-    path = Path(name).expanduser()
-    if path.is_dir():
+    # The functions of os.path, unlike Path's methods, take any string without raising.
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(name and path):
         return path
-    if path.is_file():
+    if os.path.isfile(path):
         return gguf_folder(path, root, progress=progress)
     if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
         raise ModelError(f"{path}: no such file or folder")
