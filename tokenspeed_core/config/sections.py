@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""The engine's own options, by table of the configuration file."""
+
+from __future__ import annotations
+
+import attrs
+from attrs import frozen
+
+from tokenspeed_core.config.tables import check_limits, option
+from tokenspeed_hookspecs import SchedulerSettings
+
+
+@frozen(kw_only=True)
+class EngineSection:
+    """`[engine]`: the model, what runs it, and how the loop turns."""
+
+    model: str = option("smollm2-135m", "a default model's name, a folder, a file, or a hub id")
+    data_plane: str = option("torch", "the driver that runs the model")
+    scheduler: str = option("native", "the driver that plans the rounds")
+    dtype: str = option(
+        "auto", "number format of the weights", choices=("auto", "float32", "bfloat16")
+    )
+    device: str = option("auto", "where the model runs: auto, cpu, cuda, cuda:1, ...")
+    threads: int | None = option(None, "threads of one operation on a CPU", minimum=1)
+    depth: int = option(1, "forwards in flight when the next one is planned", choices=(0, 1))
+    stream_interval: int = option(1, "tokens between two chunks of a stream", minimum=1)
+    max_model_len: int | None = option(
+        None, "longest prompt plus output, in tokens; the model's own without it", minimum=1
+    )
+
+    def __attrs_post_init__(self) -> None:
+        check_limits(self)
+
+
+@frozen(kw_only=True)
+class SchedulerSection:
+    """`[scheduler]`: batches and the paged cache; page 0 is never given out."""
+
+    page_size: int = option(64, "tokens a page", minimum=1)
+    num_pages: int = option(513, "pages of the cache, page 0 included", minimum=2)
+    max_batch_size: int = option(64, "requests that run together", minimum=1)
+    max_scheduled_tokens: int = option(2048, "tokens of one forward", minimum=1)
+    mixed_batches: bool = option(True, "prompt chunks and decodes in one forward")
+    prefix_cache: bool = option(True, "reuse the pages of a common prefix")
+    snapshot_pages: int = option(1, "pages of the pool of retracted requests", minimum=1)
+    max_retracted: int = option(0, "requests that may be retracted at a time", minimum=0)
+    force_retraction_every: int = option(
+        0, "retract one every so many rounds, for tests; 0 is never", minimum=0
+    )
+    host_pages: int = option(0, "pages of the host tier", minimum=0)
+
+    def __attrs_post_init__(self) -> None:
+        check_limits(self)
+
+    def settings(self) -> SchedulerSettings:
+        """Return what a scheduler is built with, for plugins to change."""
+        return SchedulerSettings(**attrs.asdict(self))
+
+    def changed(self, settings: SchedulerSettings) -> SchedulerSection:
+        """Return this section as plugins left its settings."""
+        names = [attribute.name for attribute in attrs.fields(SchedulerSection)]
+        return SchedulerSection(**{name: getattr(settings, name) for name in names})
