@@ -218,6 +218,11 @@ class SchedulerDriver(Scheduler, Protocol):
     batch by itself, and rows of requests that ended, with an empty answer.
     """
 
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting, running or retracted."""
+        ...
+
     def submit(self, specs: Sequence[RequestSpec]) -> None:
         """Queue new requests in arrival order. ValueError: empty prompt, live id, too large."""
         ...

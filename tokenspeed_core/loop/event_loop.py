@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""One rank's scheduling rounds.
+
+The order of the phases is behaviour: acknowledgments reach the scheduler before the plan that needs
+their pages, inputs of a batch are gathered before a commit may end its requests, a finish leaves
+before the reply it was waited for. `round` is that order; the phases are below it, in the same one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.loop.admission import Admission
+from tokenspeed_core.loop.cache_ledger import CacheLedger
+from tokenspeed_core.loop.controls import Controls
+from tokenspeed_core.loop.gate import Gate
+from tokenspeed_core.loop.parts import LoopParts
+from tokenspeed_core.loop.registered import RegisteredRequests
+from tokenspeed_core.loop.relay import Relay, Relayed
+from tokenspeed_core.requests.commit import Committer
+from tokenspeed_core.requests.finish import FinishRules
+from tokenspeed_core.requests.flight import InFlight, RowGatherer, plan_logprobs
+from tokenspeed_core.requests.outbox import Outbox
+from tokenspeed_core.requests.table import RequestTable, abort_reason
+from tokenspeed_hookspecs import (
+    AbortRequests,
+    AddRequest,
+    CommittedForward,
+    ControlReply,
+    ControlRequest,
+    Dispatch,
+    GatedOperation,
+    Load,
+    Message,
+    Plan,
+    Round,
+    StorageTick,
+)
+
+IDLE_WAIT_S = 0.010
+FROZEN_SLEEP_S = 0.001
+CAPACITY_ERROR = 524
+
+
+class EventLoop:
+    """Runs rounds; every object it works with belongs to this rank."""
+
+    def __init__(self, parts: LoopParts) -> None:
+        limits = parts.settings.limits
+        self.scheduler = parts.scheduler
+        self.controls = Controls()
+        self.gate = Gate(parts.ranks.dp, self.controls)
+        self.table = RequestTable(parts.clock)
+        self.in_flight: deque[InFlight] = deque()
+        self.ledger = CacheLedger(parts.ranks.replica)
+        self.last_round = Round(0)
+        self.phase = "start"
+        self._parts = parts
+        self._hooks = parts.hooks
+        self._plane = parts.data_plane
+        self._outbox = Outbox(self.table, parts.clock)
+        self._admission = Admission(parts, self.table, self._outbox, self.controls)
+        self.requests = RegisteredRequests(
+            self.table, self._outbox, self._admission, parts.scheduler
+        )
+        self._relay = Relay(parts.ranks.replica)
+        self._gatherer = RowGatherer(self.table)
+        rules = FinishRules(limits.vocab_size, limits.eos_token_ids, parts.decode_text)
+        self._committer = Committer(self.table, self._outbox, rules=rules, clock=parts.clock)
+        self._forward_allowed = True
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Run rounds until one agrees to stop; an error names rank, round and phase."""
+        try:
+            while not self.round(should_stop()):
+                pass
+        except Exception as error:
+            rank, number = self._parts.ranks.rank, self.last_round.number
+            error.add_note(f"in rank {rank}, round {number}, phase {self.phase}")
+            raise
+
+    def round(self, stop_requested: bool = False) -> bool:
+        """Run one round; returns whether the ranks agreed to stop after it."""
+        round = self._begin()
+        start = self._receive(round, stop_requested)
+        self._admit(round, start.messages)
+        self._admission.release_withheld()
+        self._admission.run_stages()
+        self._gate()
+        self._advance_head(round)
+        if round.frozen:
+            self._run_frozen(round)
+        else:
+            self._dispatch(round, self._plan(round))
+            self._commit_down_to(self._depth(round), round)
+            self._poll_events(round)
+        self.scheduler.advance()
+        self._drain(round)
+        return start.stop
+
+    def _begin(self) -> Round:
+        self._outbox.begin_round()
+        self.last_round = Round(self.last_round.number + 1)
+        return self.last_round
+
+    def _receive(self, round: Round, stop_requested: bool) -> Relayed:
+        """The replica's messages; only its first member reads the frontend, and waits if idle."""
+        self.phase = "receive"
+        received: Sequence[Message] = ()
+        frontend = self._parts.frontend
+        if frontend is not None:
+            received = frontend.receive(IDLE_WAIT_S if self._is_idle(round) else None)
+            # Asked after the messages were taken, so that the last ones are still handled.
+            stop_requested = stop_requested or frontend.is_closed
+        report = self._hooks.round_report
+        reports = report(round) if report is not None else None
+        relayed = self._relay.exchange(stop_requested, received, reports)
+        round.reports = relayed.reports
+        return relayed
+
+    def _is_idle(self, round: Round) -> bool:
+        if self.in_flight or len(self.table) or self.ledger.num_open:
+            return False
+        if self._admission.num_waiting or self.gate.is_busy or self.scheduler.has_work:
+            return False
+        return self._hooks.busy is None or not self._hooks.busy(round)
+
+    # --- admit -------------------------------------------------------------------------------
+
+    def _admit(self, round: Round, messages: Sequence[Message]) -> None:
+        """Take messages in order; a control acts after the requests that came before it."""
+        self.phase = "admit"
+        self._admission.take_kept_back(round)
+        for message in messages:
+            if isinstance(message, AddRequest):
+                self._admission.take(message, round)
+            elif isinstance(message, AbortRequests):
+                self._abort(message, round)
+            else:
+                self._admission.register()
+                self._control(message)
+        self.table.sweep_markers()
+        self._admission.register()
+
+    def _abort(self, message: AbortRequests, round: Round) -> None:
+        round.aborted = message.request_ids
+        if self._hooks.request_aborted is not None:
+            self._hooks.request_aborted(round)
+        for request_id in message.request_ids:
+            self.requests.abort_by_client(request_id)
+
+    def _control(self, request: ControlRequest) -> None:
+        operation = self._parts.operations.get(request.name)
+        if operation is None:
+            known = ", ".join(sorted(self._parts.operations)) or "none"
+            text = f"unknown control operation {request.name!r}; this engine has: {known}"
+            self.controls.reply(ControlReply(request.name, success=False, message=text))
+            return
+        answer = operation.handle(request.arguments)
+        if isinstance(answer, GatedOperation):
+            self.gate.enqueue_requested(answer)
+        else:
+            self.controls.reply(answer)
+
+    # --- gate and storage tick ---------------------------------------------------------------
+
+    def _gate(self) -> None:
+        self.phase = "gate"
+        self.gate.run()
+
+    def _advance_head(self, round: Round) -> None:
+        """The tick and the acknowledgments, at the head so that this round's plan sees them."""
+        self.phase = "storage"
+        round.frozen = self.controls.forwards_blocked
+        tick = self._tick(round)
+        done = []
+        if self.ledger.num_open:
+            done = self.ledger.acknowledge(self._plane.poll_cache_operations())
+        if tick is not None or done:
+            self.scheduler.advance_head(tick, done)
+
+    def _tick(self, round: Round) -> StorageTick | None:
+        """A plugin's tick, or one of our own when the forward permission changed."""
+        tick = None if self._hooks.storage_tick is None else self._hooks.storage_tick(round)
+        allowed = not round.frozen
+        if tick is None and allowed != self._forward_allowed:
+            tick = StorageTick(allow_forward=allowed, allow_storage=allowed)
+        self._forward_allowed = allowed
+        return tick
+
+    # --- plan, dispatch, commit --------------------------------------------------------------
+
+    def _plan(self, round: Round) -> Plan:
+        self.phase = "plan"
+        plan = round.plan = self.scheduler.plan()
+        if self._hooks.planned is not None:
+            self._hooks.planned(round)
+        if plan.operations:
+            # Counted here, because the plan is certain to be executed below.
+            self.ledger.dispatched(plan.operations)
+        for abort in plan.aborts:
+            state = self.table.get(abort.request_id)
+            if state is not None and not round.frozen:
+                self._outbox.fail(state, abort_reason(abort.detail, error_type=CAPACITY_ERROR))
+        return plan
+
+    def _dispatch(self, round: Round, plan: Plan) -> None:
+        """Hand the plan to the data plane; a round with nothing for the device leaves it alone."""
+        self.phase = "dispatch"
+        batch, dispatch = plan.batch, Dispatch()
+        if batch is None:
+            if plan.needs_device:
+                self._plane.execute(plan, dispatch)
+            return
+        rows = self._gatherer.gather(batch)
+        if self.table.num_scored:
+            dispatch.logprobs = plan_logprobs(batch, rows)
+        round.batch, round.dispatch, round.in_flight = batch, dispatch, len(self.in_flight)
+        if self._hooks.dispatch is not None:
+            self._hooks.dispatch(round)
+            if round.commit_first:
+                self._commit_down_to(0, round)
+        if self._hooks.iteration is not None:
+            self._hooks.iteration(round)
+        now = self._parts.clock()
+        for state in rows.states[: batch.num_extends]:
+            if state is not None and state.times.scheduled is None:
+                state.times.scheduled = now
+        pending = self._plane.execute(plan, dispatch)
+        if pending is None:
+            raise EngineError("the data plane ran a batch and returned no forward to commit")
+        logprobs = dispatch.logprobs
+        self.in_flight.append(InFlight(batch, rows, pending, logprobs, round.number, now))
+
+    def _depth(self, round: Round) -> int:
+        """A round without a forward drains fully, so that results never wait for future traffic."""
+        return self._parts.settings.in_flight_depth if round.batch is not None else 0
+
+    def _commit_down_to(self, depth: int, round: Round) -> None:
+        self.phase = "commit"
+        while len(self.in_flight) > depth:
+            flight = self.in_flight.popleft()
+            result = self._plane.complete(flight.pending)
+            released = len(self._outbox.released)
+            outcome = self._committer.commit(flight, result)
+            self.scheduler.commit(flight.batch, outcome)
+            if self._hooks.committed is not None:
+                ended = self._outbox.released[released:]
+                round.forward = CommittedForward(flight.batch, result, ended, flight.number)
+                self._hooks.committed(round)
+
+    def _run_frozen(self, round: Round) -> None:
+        """What is dispatched commits; cache and storage work goes on; no forward is planned."""
+        self._commit_down_to(0, round)
+        plan = self._plan(round)
+        if plan.needs_device:
+            self._plane.execute(plan, Dispatch())
+        self._parts.sleep(FROZEN_SLEEP_S)
+
+    def _poll_events(self, round: Round) -> None:
+        self.phase = "events"
+        if self._hooks.poll_events is not None:
+            events = self._hooks.poll_events(round)
+            if events:
+                self.scheduler.queue_events(events)
+
+    # --- drain -------------------------------------------------------------------------------
+
+    def _drain(self, round: Round) -> None:
+        """What leaves the rank, after the round's last change to the scheduler."""
+        self.phase = "drain"
+        events = self.scheduler.drain_events()
+        if self._hooks.scheduler_events is not None:
+            round.scheduler_events = events
+            self._hooks.scheduler_events(round)
+        outbox = self._outbox
+        if outbox.released:
+            # The data plane lets go before a client can learn of the end.
+            self._plane.release(outbox.released)
+        self._send(round)
+        frontend = self._parts.frontend
+        for reply in self.controls.take_replies():
+            if frontend is not None:
+                frontend.reply(reply)
+        if self._hooks.request_finished is not None:
+            for round.finished in outbox.finished:
+                self._hooks.request_finished(round)
+        if self._hooks.round_done is not None:
+            self._hooks.round_done(round)
+
+    def _send(self, round: Round) -> None:
+        outputs, frontend = self._outbox.outputs, self._parts.frontend
+        round.num_outputs = len(outputs.request_ids)
+        if not outputs.request_ids or frontend is None:
+            return
+        sizes = self.scheduler.sizes
+        round.load = Load(
+            running=len(self.table),
+            waiting=sizes.waiting,
+            active_pages=sizes.active_pages,
+            total_pages=sizes.total_pages,
+        )
+        frontend.send(outputs, round.load)

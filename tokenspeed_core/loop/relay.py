@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""The owner's messages, and each member's reports, to every member of the replica.
+
+From here on every member sees the same messages, so every later decision can be made locally and
+still be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from attrs import fields, frozen
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_hookspecs import AbortRequests, AddRequest, ControlRequest, Group, Message
+
+_KINDS = (AddRequest, AbortRequests, ControlRequest)
+_Tagged = list[tuple[int, msgspec.Raw]]
+
+
+@frozen
+class Relayed:
+    """What a round starts from, the same on every member."""
+
+    stop: bool
+    messages: Sequence[Message]
+    reports: Mapping[str, Sequence[bytes]]
+
+
+class Relay:
+    """One exchange a round: a broadcast, or a gather once a plugin reports."""
+
+    def __init__(self, replica: Group) -> None:
+        self._replica = replica
+
+    def exchange(
+        self, stop: bool, received: Sequence[Message], reports: Mapping[str, bytes] | None
+    ) -> Relayed:
+        """Give the owner's stop flag and messages to all; `reports` is None without a reporter."""
+        if self._replica.size == 1:
+            own = {name: (report,) for name, report in (reports or {}).items()}
+            return Relayed(stop, received, own)
+        is_owner = self._replica.index == 0
+        payload = encode(stop, received) if is_owner else b""
+        gathered: dict[str, list[bytes]] = {}
+        if reports is None:
+            relayed = self._replica.broadcast(0, payload)
+        else:
+            relayed, gathered = self._gather(payload, reports)
+        if is_owner:
+            return Relayed(stop, received, gathered)
+        return Relayed(*decode(relayed), gathered)
+
+    def _gather(
+        self, payload: bytes, reports: Mapping[str, bytes]
+    ) -> tuple[bytes, dict[str, list[bytes]]]:
+        mine = msgspec.msgpack.encode((payload, dict(reports)))
+        parts = self._replica.gather(mine)
+        members = [msgspec.msgpack.decode(p, type=tuple[bytes, dict[str, bytes]]) for p in parts]
+        gathered = {name: [own.get(name, b"") for _, own in members] for name in reports}
+        return members[0][0], gathered
+
+
+def encode(stop: bool, messages: Sequence[Message]) -> bytes:
+    """Messages as msgpack: the stop flag, then (kind, message) pairs."""
+    encoder = msgspec.msgpack.Encoder()
+    tagged = [(_KINDS.index(type(m)), msgspec.Raw(encoder.encode(_plain(m)))) for m in messages]
+    return encoder.encode((stop, tagged))
+
+
+def _plain(message: Message) -> Message | dict[str, object]:
+    if not isinstance(message, AddRequest):
+        return message
+    # Prompts may be any sequence of ids; the wire knows lists.
+    named = {attribute.name: getattr(message, attribute.name) for attribute in fields(AddRequest)}
+    named["prompt_ids"] = [int(token) for token in message.prompt_ids]
+    return named
+
+
+def decode(payload: bytes) -> tuple[bool, list[Message]]:
+    """The stop flag and messages of an encoded round. EngineError if they do not decode."""
+    try:
+        stop, tagged = msgspec.msgpack.decode(payload, type=tuple[bool, _Tagged])
+        messages: list[Message] = []
+        for kind, raw in tagged:
+            messages.append(msgspec.msgpack.decode(raw, type=_KINDS[kind]))
+        return stop, messages
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise EngineError(
+            f"the relayed messages of {len(payload)} bytes do not decode ({error}); the replica's "
+            "members run different versions"
+        ) from error

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Each request from its arrival to its last output."""

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""One request's state. What changes every token for every row is a column of the table instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from tokenspeed_core.requests.prompt_scores import PromptScores
+from tokenspeed_hookspecs import (
+    FinishReason,
+    LogprobOptions,
+    SamplingParams,
+    TokenAlternatives,
+)
+
+
+@define(eq=False)
+class Timeline:
+    """When a request passed its stations, in seconds of the engine clock; None: not yet."""
+
+    received: float
+    scheduled: float | None = None
+    prefilled: float | None = None
+    first_token: float | None = None
+
+
+@define(eq=False)
+class RequestState:
+    """A registered request, from admission to its last output.
+
+    `column` is its row in the table's arrays; `sent` counts the output tokens delivered so far;
+    `notify` says whether the client still waits for an end.
+    """
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams
+    features: Mapping[str, object]
+    budget: int
+    interval: int
+    logprobs: LogprobOptions | None
+    scores: PromptScores | None
+    times: Timeline
+    column: int = -1
+    is_live: bool = True
+    output_ids: list[int] = field(factory=list)
+    cached_tokens: int = 0
+    computed_length: int = 0
+    finish_reason: FinishReason | None = None
+    is_aborted: bool = False
+    notify: bool = True
+    sent: int = 0
+    output_logprobs: list[float] = field(factory=list)
+    output_alternatives: list[TokenAlternatives] = field(factory=list)
+    has_nan_chunk: bool = False
+
+    @property
+    def prompt_len(self) -> int:
+        """Prompt length in tokens."""
+        return len(self.prompt_ids)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has a finish reason; it may still be in the scheduler."""
+        return self.finish_reason is not None
+
+    @property
+    def stops_on_eos(self) -> bool:
+        """Whether the model's end tokens, and its own stop tokens, end it."""
+        return not self.sampling.ignore_eos
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a token that ends nothing needs no Python of its own."""
+        own_stops = self.sampling.stop_token_ids and self.stops_on_eos
+        return not (own_stops or self.sampling.stop or self.logprobs is not None)
