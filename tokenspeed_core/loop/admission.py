@@ -7,8 +7,8 @@ in the scheduler. Aborts reach it in each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from attrs import define, field
 
@@ -54,7 +54,7 @@ class Admission:
     """The way in: `take` messages, `register` what was taken, `run_stages` each round."""
 
     def __init__(
-        self, parts: LoopParts, table: RequestTable, outbox: Outbox, controls: Controls
+        self, parts: LoopParts, controls: Controls, *, table: RequestTable, outbox: Outbox
     ) -> None:
         self._parts = parts
         self._table = table
@@ -97,7 +97,7 @@ class Admission:
                 self._taken[request_id] = admitted
                 return
             admitted = refusal
-        self._outbox.refuse(request_id, admitted.message, admitted.status_code)
+        self._outbox.refuse(request_id, admitted.message, status_code=admitted.status_code)
 
     def _validate(self, admitted: Admitted, round: Round) -> Refuse | None:
         validate = self._parts.hooks.validate_request
@@ -124,10 +124,10 @@ class Admission:
         codes = [self._poll(stage) for stage in self._stages]
         agreed = self._agreed([code for part in codes for code in part])
         passed: list[Submission] = []
-        for index, stage in enumerate(self._stages):
-            count = len(codes[index])
-            mine, agreed = agreed[:count], agreed[count:]
-            passed += self._settle(index, stage, mine)
+        for index, mine in enumerate(codes):
+            count = len(mine)
+            passed += self._settle(index, agreed[:count])
+            agreed = agreed[count:]
         self._submit(passed)
 
     def release_withheld(self) -> None:
@@ -143,7 +143,7 @@ class Admission:
             for submission in stage.held:
                 if submission.state.request_id == request_id:
                     stage.held.remove(submission)
-                    _named(stage.stage, "leave", lambda: stage.stage.leave(request_id))
+                    _call(stage.stage, "leave", request_id)
                     return True
         return False
 
@@ -157,7 +157,7 @@ class Admission:
         scores = None
         if request.logprobs is not None:
             start = resolved_start(request.logprobs, len(request.prompt_ids))
-            scores = PromptScores(request.prompt_ids, start, request.logprobs.top)
+            scores = PromptScores(request.prompt_ids, start, top=request.logprobs.top)
         state = RequestState(
             request_id=request.request_id,
             prompt_ids=request.prompt_ids,
@@ -181,7 +181,7 @@ class Admission:
             self._outbox.end(state)
             return False
         for stage in self._stages[first:]:
-            verdict = _named(stage.stage, "enter", lambda: stage.stage.enter(state))
+            verdict = _call(stage.stage, "enter", state)
             if isinstance(verdict, Hold):
                 stage.held.append(submission)
                 return False
@@ -194,21 +194,22 @@ class Admission:
         if not stage.held:
             return []
         states = [s.state for s in stage.held]
-        codes = _named(stage.stage, "poll", lambda: stage.stage.poll(states))
-        return _one_each(stage.stage, "poll", codes, len(states))
+        codes: Sequence[int] = _call(stage.stage, "poll", states)
+        return _one_each(codes, states, asked=f"stage {stage.stage.name!r} to poll")
 
     def _agreed(self, codes: list[int]) -> list[int]:
         replica = self._parts.ranks.replica
         return codes if replica.size == 1 else replica.agree_min(codes)
 
-    def _settle(self, index: int, stage: _Stage, codes: Sequence[int]) -> list[Submission]:
+    def _settle(self, index: int, codes: Sequence[int]) -> list[Submission]:
         """Act on a stage's verdicts; return what passed it and all later ones."""
+        stage = self._stages[index]
         held = stage.held[: len(codes)]
         if not held:
             return []
         states = [s.state for s in held]
-        found = _named(stage.stage, "settle", lambda: stage.stage.settle(states, codes))
-        verdicts: Sequence[Verdict] = _one_each(stage.stage, "settle", found, len(held))
+        found: Sequence[Verdict] = _call(stage.stage, "settle", states, codes)
+        verdicts = _one_each(found, states, asked=f"stage {stage.stage.name!r} to settle")
         # What came in from an earlier stage in this round stays behind what was polled.
         stage.held = stage.held[len(codes) :]
         still: list[Submission] = []
@@ -250,20 +251,20 @@ def _for_data_plane(request: AddRequest) -> AdmittedRequest:
     )
 
 
-def _named(stage: AdmissionStage, verb: str, call: Callable[[], T]) -> T:
-    """Call a stage; what it raises ends the engine, with the stage's name on it."""
+def _call(stage: AdmissionStage, verb: str, *arguments: object) -> Any:
+    """Call a stage's method; what it raises ends the engine, with the stage's name on it."""
     try:
-        return call()
+        return getattr(stage, verb)(*arguments)
     except Exception as error:
         raise EngineError(
             f"admission stage {stage.name!r} failed in {verb}: {type(error).__name__}: {error}"
         ) from error
 
 
-def _one_each(stage: AdmissionStage, verb: str, found: Sequence[T], count: int) -> Sequence[T]:
-    if len(found) != count:
+def _one_each(found: Sequence[T], held: Sequence[object], *, asked: str) -> Sequence[T]:
+    if len(found) != len(held):
         raise EngineError(
-            f"admission stage {stage.name!r} answered {verb} of {count} held requests with "
-            f"{len(found)} values; it must give one a request, in the same order"
+            f"asked admission {asked} {len(held)} held requests and got {len(found)} values; it "
+            "must give one a request, in the same order"
         )
     return found

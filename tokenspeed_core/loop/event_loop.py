@@ -61,14 +61,14 @@ class EventLoop:
         self._hooks = parts.hooks
         self._plane = parts.data_plane
         self._outbox = Outbox(self.table, parts.clock)
-        self._admission = Admission(parts, self.table, self._outbox, self.controls)
+        self._admission = Admission(parts, self.controls, table=self.table, outbox=self._outbox)
         self.requests = RegisteredRequests(
-            self.table, self._outbox, self._admission, parts.scheduler
+            self.table, self._outbox, admission=self._admission, scheduler=parts.scheduler
         )
         self._relay = Relay(parts.ranks.replica)
         self._gatherer = RowGatherer(self.table)
-        rules = FinishRules(limits.vocab_size, limits.eos_token_ids, parts.decode_text)
-        self._committer = Committer(self.table, self._outbox, rules=rules, clock=parts.clock)
+        rules = FinishRules(limits.vocab_size, limits.eos_token_ids, decode_text=parts.decode_text)
+        self._committer = Committer(self.table, self._outbox, rules, parts.clock)
         self._forward_allowed = True
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -116,7 +116,7 @@ class EventLoop:
             stop_requested = stop_requested or frontend.is_closed
         report = self._hooks.round_report
         reports = report(round) if report is not None else None
-        relayed = self._relay.exchange(stop_requested, received, reports)
+        relayed = self._relay.exchange(stop_requested, received, reports=reports)
         round.reports = relayed.reports
         return relayed
 

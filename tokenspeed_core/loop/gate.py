@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What must run in the same round on every data-parallel rank.
 
-Every round on every rank, even with nothing queued: with several ranks the exchange is a collective.
+Every round on every rank, even with nothing queued: with several ranks it is a collective.
 """
 
 from __future__ import annotations

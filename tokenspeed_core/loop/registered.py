@@ -18,6 +18,7 @@ class RegisteredRequests:
         self,
         table: RequestTable,
         outbox: Outbox,
+        *,
         admission: Admission,
         scheduler: SchedulerDriver,
     ) -> None:

@@ -8,6 +8,7 @@ still be the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import msgspec
 from attrs import fields, frozen
@@ -35,7 +36,7 @@ class Relay:
         self._replica = replica
 
     def exchange(
-        self, stop: bool, received: Sequence[Message], reports: Mapping[str, bytes] | None
+        self, stop: bool, received: Sequence[Message], *, reports: Mapping[str, bytes] | None
     ) -> Relayed:
         """Give the owner's stop flag and messages to all; `reports` is None without a reporter."""
         if self._replica.size == 1:
@@ -82,10 +83,8 @@ def decode(payload: bytes) -> tuple[bool, list[Message]]:
     """The stop flag and messages of an encoded round. EngineError if they do not decode."""
     try:
         stop, tagged = msgspec.msgpack.decode(payload, type=tuple[bool, _Tagged])
-        messages: list[Message] = []
-        for kind, raw in tagged:
-            messages.append(msgspec.msgpack.decode(raw, type=_KINDS[kind]))
-        return stop, messages
+        messages = [msgspec.msgpack.decode(raw, type=_KINDS[kind]) for kind, raw in tagged]
+        return stop, cast("list[Message]", messages)
     except (msgspec.MsgspecError, IndexError) as error:
         raise EngineError(
             f"the relayed messages of {len(payload)} bytes do not decode ({error}); the replica's "

@@ -18,7 +18,7 @@ class FinishRules:
     """The end tokens of the model and how to read text, for stop strings."""
 
     def __init__(
-        self, vocab_size: int, eos_token_ids: Sequence[int], decode_text: DecodeText | None
+        self, vocab_size: int, eos_token_ids: Sequence[int], *, decode_text: DecodeText | None
     ) -> None:
         self._eos = frozenset(eos_token_ids)
         self._decode_text = decode_text

@@ -68,7 +68,8 @@ class RowGatherer:
             return last
         states = table.rows(batch.request_ids)
         decoding = [
-            self._known(batch, row, states) for row in range(batch.num_extends, len(states))
+            self._known(batch, row, state=states[row])
+            for row in range(batch.num_extends, len(states))
         ]
         self._last = Rows(
             version=table.version,
@@ -83,8 +84,7 @@ class RowGatherer:
         )
         return self._last
 
-    def _known(self, batch: Batch, row: int, states: list[RequestState | None]) -> RequestState:
-        state = states[row]
+    def _known(self, batch: Batch, row: int, *, state: RequestState | None) -> RequestState:
         if state is None:
             raise EngineError(
                 f"the plan's row {row} names {batch.request_ids[row]!r}, which is not registered; "

@@ -62,7 +62,7 @@ class Outbox:
             state.finish_reason = reason
         self.end(state)
 
-    def refuse(self, request_id: str, message: str, status_code: int | None) -> None:
+    def refuse(self, request_id: str, message: str, *, status_code: int | None) -> None:
         """Answer a request that was never registered; its early abort, if any, is forgotten."""
         self._table.drop_marker(request_id)
         outputs = self.outputs

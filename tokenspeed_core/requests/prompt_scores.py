@@ -19,7 +19,7 @@ from tokenspeed_hookspecs import Alternatives, PromptLogprobs, TokenAlternatives
 class PromptScores:
     """Scores of positions `start` to the last but one of a prompt of `prompt_ids`."""
 
-    def __init__(self, prompt_ids: Sequence[int], start: int, top: int) -> None:
+    def __init__(self, prompt_ids: Sequence[int], start: int, *, top: int) -> None:
         self.start = start
         self.top = top
         self._prompt_ids = prompt_ids
@@ -47,6 +47,7 @@ class PromptScores:
         self,
         position: int,
         values: npt.NDArray[np.float32],
+        *,
         alternatives: Alternatives | None,
     ) -> None:
         """Keep scores of consecutive positions, the first of which is `position`."""

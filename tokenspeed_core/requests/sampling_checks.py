@@ -47,14 +47,7 @@ def _problems(p: SamplingParams, vocab_size: int) -> Iterator[str]:
         if not math.isfinite(getattr(p, name)):
             yield f"{name} must be a finite number, got {getattr(p, name)}."
     yield from _length_problems(p)
-    if p.temperature < 0:
-        yield f"temperature must be non-negative, got {p.temperature}."
-    if not 0 < p.top_p <= 1:
-        yield f"top_p must be in (0, 1], got {p.top_p}."
-    if not 0 <= p.min_p <= 1:
-        yield f"min_p must be in [0, 1], got {p.min_p}."
-    if p.top_k != -1 and p.top_k < 1:
-        yield f"top_k must be -1 (off) or at least 1, got {p.top_k}."
+    yield from _filter_problems(p)
     for name in ("frequency_penalty", "presence_penalty"):
         if not -2 <= getattr(p, name) <= 2:
             yield f"{name} must be in [-2, 2], got {getattr(p, name)}."
@@ -65,6 +58,17 @@ def _problems(p: SamplingParams, vocab_size: int) -> Iterator[str]:
     if p.seed is not None and not -(2**63) <= p.seed < 2**63:
         yield f"seed must fit 64 bits, got {p.seed}."
     yield from _token_problems(p, vocab_size)
+
+
+def _filter_problems(p: SamplingParams) -> Iterator[str]:
+    if p.temperature < 0:
+        yield f"temperature must be non-negative, got {p.temperature}."
+    if not 0 < p.top_p <= 1:
+        yield f"top_p must be in (0, 1], got {p.top_p}."
+    if not 0 <= p.min_p <= 1:
+        yield f"min_p must be in [0, 1], got {p.min_p}."
+    if p.top_k != -1 and p.top_k < 1:
+        yield f"top_k must be -1 (off) or at least 1, got {p.top_k}."
 
 
 def _length_problems(p: SamplingParams) -> Iterator[str]:

@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def abort_reason(
-    message: str, status_code: int | None = None, error_type: int = UNKNOWN_ERROR
+    message: str, status_code: int | None = None, *, error_type: int = UNKNOWN_ERROR
 ) -> FinishReason:
     """The finish reason of an abort."""
     return FinishReason(
