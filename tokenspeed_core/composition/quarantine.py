@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""Observers that fail: logged once, counted, and dropped after three failures in a row."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from attrs import define, field
+
+from tokenspeed_core.composition.participant_calls import Function, Implementations
+from tokenspeed_hookspecs import Round
+
+TOLERATED = 3
+
+
+@define
+class Quarantine:
+    """The observers of one rank that still watch, and the failures of each by plugin name."""
+
+    log: logging.Logger
+    errors: dict[str, int] = field(factory=dict)
+    _watching: dict[str, tuple[tuple[str, Function], ...]] = field(factory=dict)
+    _streaks: dict[tuple[str, str], int] = field(factory=dict)
+    _dropped: set[str] = field(factory=set)
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """The observers that were switched off."""
+        return frozenset(self._dropped)
+
+    def watch(self, found: Implementations) -> Callable[[Round], None]:
+        """Return one call for a hook's observers; it never raises."""
+        hook, watching, streaks = found.hook, self._watching, self._streaks
+        watching[hook] = tuple(zip(found.plugins, found.functions, strict=True))
+
+        def call(round: Round) -> None:
+            for plugin, function in watching[hook]:
+                try:
+                    function(round)
+                    if streaks:
+                        streaks.pop((plugin, hook), None)
+                except Exception as cause:  # the failure policy of observers is owned here
+                    self.log.debug("observer %s failed", plugin, exc_info=True)
+                    self.failed(plugin, hook, cause=cause)
+
+        return call
+
+    def failed(self, plugin: str, hook: str, *, cause: Exception) -> None:
+        """Take note of a failure; the third in a row in one hook drops the observer."""
+        count = self.errors[plugin] = self.errors.get(plugin, 0) + 1
+        streak = self._streaks[plugin, hook] = self._streaks.get((plugin, hook), 0) + 1
+        if count == 1:
+            self.log.error("observer %r failed in hook %s", plugin, hook, exc_info=cause)
+        if streak >= TOLERATED and plugin not in self._dropped:
+            self._drop(plugin, hook)
+
+    def _drop(self, plugin: str, hook: str) -> None:
+        self._dropped.add(plugin)
+        for each, watchers in self._watching.items():
+            self._watching[each] = tuple(pair for pair in watchers if pair[0] != plugin)
+        self.log.error(
+            "observer %r is switched off: %d failures in a row in hook %s", plugin, TOLERATED, hook
+        )

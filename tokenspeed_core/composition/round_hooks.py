@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Every round hook as one call, or None where nobody listens.
+
+pluggy costs a microsecond for a hook that nobody implements. So its order is read once, after
+registration, and the loop calls the methods themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pluggy
+from attrs import define, fields, frozen
+
+from tokenspeed_core.composition import participant_calls as direct
+from tokenspeed_core.composition import wrapped_calls as wrapped
+from tokenspeed_core.composition.participant_calls import Implementations
+from tokenspeed_core.composition.quarantine import Quarantine
+from tokenspeed_hookspecs import Refuse, Round, StorageTick
+
+Phase = Callable[[Round], None]
+
+
+@define(kw_only=True)
+class RoundHooks:
+    """One rank's round hooks, in the order of the round; frozen when the rank is built."""
+
+    round_report: Callable[[Round], Mapping[str, bytes]] | None = None
+    validate_request: Callable[[Round], Refuse | None] | None = None
+    request_aborted: Phase | None = None
+    storage_tick: Callable[[Round], StorageTick | None] | None = None
+    planned: Phase | None = None
+    dispatch: Phase | None = None
+    committed: Phase | None = None
+    poll_events: Callable[[Round], Sequence[object]] | None = None
+    scheduler_events: Phase | None = None
+    drain_blocked: Callable[[Round], bool] | None = None
+    refuse_release: Callable[[Round], str | None] | None = None
+    busy: Callable[[Round], bool] | None = None
+    request_finished: Phase | None = None
+    iteration: Phase | None = None
+    round_done: Phase | None = None
+
+
+@frozen
+class Joining:
+    """How a participant hook's results become one: called directly, and from pluggy's results."""
+
+    call: Callable[[Implementations], Callable[[Round], Any]]
+    join: Callable[[Any], Any]
+
+
+_NOTIFY = Joining(direct.notify, wrapped.joined_none)
+_ANY = Joining(direct.any_true, wrapped.joined_any)
+JOININGS: Mapping[str, Joining] = {
+    "validate_request": Joining(partial(direct.first, wanted=Refuse), wrapped.joined_first),
+    "request_aborted": _NOTIFY,
+    "storage_tick": Joining(partial(direct.first, wanted=StorageTick), wrapped.joined_first),
+    "planned": _NOTIFY,
+    "dispatch": _NOTIFY,
+    "committed": _NOTIFY,
+    "poll_events": Joining(direct.flatten, wrapped.joined_events),
+    "scheduler_events": _NOTIFY,
+    "drain_blocked": _ANY,
+    "refuse_release": Joining(partial(direct.first, wanted=str), wrapped.joined_text),
+    "busy": _ANY,
+}
+OBSERVED = frozenset({"request_finished", "iteration", "round_done"})
+UNWRAPPED = frozenset({"round_report", "start", "stop"})  # each result or failure has an owner
+ROUND_HOOKS = tuple(attribute.name for attribute in fields(RoundHooks))
+
+
+def freeze(plugins: pluggy.PluginManager, quarantine: Quarantine) -> RoundHooks:
+    """Return the round hooks of the plugins registered so far."""
+    calls: dict[str, Any] = {}
+    for hook in ROUND_HOOKS:
+        caller = getattr(plugins.hook, hook)
+        found = list(reversed(caller.get_hookimpls()))  # pluggy calls the last one first
+        if not found:
+            continue
+        implementations = Implementations(
+            hook, tuple(each.plugin_name for each in found), tuple(each.function for each in found)
+        )
+        has_wrapper = any(each.wrapper or each.hookwrapper for each in found)
+        if hook == "round_report":
+            calls[hook] = direct.by_plugin(implementations)
+        elif hook in OBSERVED and has_wrapper:
+            calls[hook] = wrapped.watch(plugins, hook, quarantine=quarantine)
+        elif hook in OBSERVED:
+            calls[hook] = quarantine.watch(implementations)
+        elif has_wrapper:
+            calls[hook] = wrapped.participate(caller, JOININGS[hook].join)
+        else:
+            calls[hook] = JOININGS[hook].call(implementations)
+    return RoundHooks(**calls)
