@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT
+"""The kit for tests of the engine and of plugins: real small objects, no mocks."""
+
+from __future__ import annotations
+
+from tokenspeed_core.testing.checked_pages import CheckedPages
+from tokenspeed_core.testing.scripted_frontend import ManualFrontend, ScriptedFrontend
+from tokenspeed_core.testing.scripted_options import Faults, RowFault, ScriptedOptions
+from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
+from tokenspeed_core.testing.streams import Chunk, Received, Stream
+
+__all__ = [
+    "CheckedPages",
+    "Chunk",
+    "Faults",
+    "ManualFrontend",
+    "Received",
+    "RowFault",
+    "ScriptedDataPlane",
+    "ScriptedFrontend",
+    "ScriptedOptions",
+    "Stream",
+]
