@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""Messages and acknowledgments reach every member of a replica alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.loop.cache_ledger import CacheLedger
+from tokenspeed_core.loop.relay import decode, encode
+from tokenspeed_hookspecs import (
+    AbortRequests,
+    AddRequest,
+    CacheAcknowledgment,
+    CacheOperation,
+    CacheOperationKind,
+    ControlRequest,
+    LogprobOptions,
+    Message,
+    SamplingParams,
+)
+
+WRITE_BACK = CacheOperationKind.WRITE_BACK
+
+
+class Pair:
+    """A replica of two whose other member has acknowledged `other`."""
+
+    size = 2
+    index = 1
+
+    def __init__(self, other: list[tuple[int, str]]) -> None:
+        self.other = other
+
+    def agree_min(self, values: object) -> list[int]:
+        raise AssertionError("acknowledgments are intersected, not reduced")
+
+    agree_max = total = agree_min
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        return [json.dumps(self.other).encode(), payload]
+
+    def broadcast(self, source: int, payload: bytes) -> bytes:
+        raise AssertionError("acknowledgments are gathered")
+
+
+def test_relayed_messages_come_out_as_they_went_in() -> None:
+    """Every message kind survives the relay, with order, defaults and features."""
+    sampling = SamplingParams(stop=["a"], stop_token_ids=[4], logit_bias={3: 0.5}, seed=7)
+    sent: list[Message] = [
+        AddRequest("a", [1, 2], sampling, True, LogprobOptions(0, 2), {"k": {"x": 1}}),
+        AbortRequests(("a", "b")),
+        ControlRequest("pause", {"mode": "keep"}),
+    ]
+    stop, received = decode(encode(True, sent))
+    assert stop and received == sent
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xc1", encode(False, [])[:-1], b"\x92\xc3\x91\x92\x09\xc0"]
+)
+def test_a_relayed_payload_that_does_not_decode_ends_the_rank(payload: bytes) -> None:
+    """Garbage from the owner is an engine error, since members could not stay alike."""
+    with pytest.raises(EngineError, match="do not decode"):
+        decode(payload)
+
+
+def test_an_acknowledgment_waits_until_every_member_has_it() -> None:
+    """What one member lacks is kept, and handed over in the round it has it, in id order."""
+    other: list[tuple[int, str]] = [(2, "write_back")]
+    ledger = CacheLedger(Pair(other))
+    ledger.dispatched([CacheOperation(op, WRITE_BACK) for op in (1, 2)])
+    both = [CacheAcknowledgment(2, WRITE_BACK), CacheAcknowledgment(1, WRITE_BACK)]
+    assert [done.op_id for done in ledger.acknowledge(both)] == [2]
+    assert ledger.num_open == 1
+    other[:] = [(1, "write_back")]
+    assert [done.op_id for done in ledger.acknowledge([])] == [1]
+    assert ledger.num_open == 0
+
+
+def test_an_acknowledgment_nobody_waits_for_is_an_engine_error() -> None:
+    """An unknown operation, and one acknowledged before, mean plane and plan disagree."""
+    ledger = CacheLedger(Pair([]))
+    ledger.dispatched([CacheOperation(1, WRITE_BACK)])
+    ledger.acknowledge([CacheAcknowledgment(1, WRITE_BACK)])
+    for op in (1, 9):
+        with pytest.raises(EngineError, match=f"operation {op}"):
+            ledger.acknowledge([CacheAcknowledgment(op, WRITE_BACK)])
