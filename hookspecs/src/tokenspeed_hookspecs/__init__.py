@@ -65,6 +65,7 @@ API_VERSION = "1.0"
 
 __all__ = [
     "API_VERSION",
+    "PROJECT",
     "AbortRequests",
     "AddRequest",
     "AdmissionStage",
@@ -104,7 +105,6 @@ __all__ = [
     "Mode",
     "ModelInfo",
     "OutputBatch",
-    "PROJECT",
     "PageMove",
     "Pass",
     "PendingForward",

@@ -40,7 +40,9 @@ class AdmissionStage(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What messages and traces call the stage."""
+        ...
 
     def enter(self, request: Request) -> Verdict:
         """Take a registered request. Must not block: start work elsewhere and hold."""

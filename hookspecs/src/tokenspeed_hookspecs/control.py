@@ -38,13 +38,20 @@ class ControlOperation:
 class Gate(Protocol):
     """Where plugins leave operations; frontend operations go first, one operation a round."""
 
-    def enqueue(self, operation: GatedOperation) -> None: ...
+    def enqueue(self, operation: GatedOperation) -> None:
+        """Queue an operation; it runs in a later round. ValueError: a code below 1."""
+        ...
 
 
 class Controls(Protocol):
     """The pause state, for reading."""
 
     @property
-    def admissions_blocked(self) -> bool: ...
+    def admissions_blocked(self) -> bool:
+        """Whether new requests are withheld from the scheduler."""
+        ...
+
     @property
-    def forwards_blocked(self) -> bool: ...
+    def forwards_blocked(self) -> bool:
+        """Whether rounds plan no forward."""
+        ...

@@ -48,8 +48,8 @@ class LogprobPlan:
 
     Over the extend rows, in row order: `row_starts` (the row's first input in the flat batch, moved
     to its first scored position), `counts` (scored positions), `position_starts` (prompt position
-    of the first). Position q predicts prompt token q + 1. `top_k` is the most alternatives wanted by
-    a scored position, `sampled_top_k` the most wanted by a sampled token; 0 for none.
+    of the first). Position q predicts prompt token q + 1. `top_k` is the most alternatives wanted
+    by a scored position, `sampled_top_k` the most wanted by a sampled token; 0 for none.
     """
 
     row_starts: list[int]
@@ -127,15 +127,27 @@ class DataPlane(Protocol):
         ...
 
     @property
-    def model(self) -> ModelInfo: ...
+    def model(self) -> ModelInfo:
+        """What was loaded."""
+        ...
+
     @property
-    def cache_groups(self) -> Sequence[CacheGroup]: ...
-    def start(self, extensions: Sequence[DataPlaneExtension]) -> None: ...
+    def cache_groups(self) -> Sequence[CacheGroup]:
+        """The page tables the scheduler keeps for this model."""
+        ...
+
+    def start(self, extensions: Sequence[DataPlaneExtension]) -> None:
+        """Load what serving needs and bind the extensions, in order."""
+        ...
+
     def stop(self) -> None:
         """Free threads, memory and files; calling it again does nothing."""
         ...
 
-    def admit(self, requests: Sequence[AdmittedRequest]) -> None: ...
+    def admit(self, requests: Sequence[AdmittedRequest]) -> None:
+        """Learn of requests before their first forward."""
+        ...
+
     def execute(self, plan: Plan, dispatch: Dispatch) -> PendingForward | None:
         """Run a plan without waiting; returns the forward to complete if the plan has a batch."""
         ...

@@ -19,30 +19,58 @@ from tokenspeed_hookspecs.scheduler import Scheduler
 class Clock(Protocol):
     """Seconds that never go back; a test may hold it. Not for decisions that ranks must share."""
 
-    def __call__(self) -> float: ...
+    def __call__(self) -> float:
+        """The time now, in seconds from an arbitrary start."""
+        ...
 
 
 class Engine(Protocol):
     """One rank's engine, as its plugins see it. Everything is set before `start`."""
 
     @property
-    def requests(self) -> Requests: ...
+    def requests(self) -> Requests:
+        """The registered requests."""
+        ...
+
     @property
-    def scheduler(self) -> Scheduler: ...
+    def scheduler(self) -> Scheduler:
+        """Sizes and statistics."""
+        ...
+
     @property
-    def ranks(self) -> Ranks: ...
+    def ranks(self) -> Ranks:
+        """The groups this rank agrees with."""
+        ...
+
     @property
-    def controls(self) -> Controls: ...
+    def controls(self) -> Controls:
+        """The pause state."""
+        ...
+
     @property
-    def gate(self) -> Gate: ...
+    def gate(self) -> Gate:
+        """Where operations of all ranks meet."""
+        ...
+
     @property
-    def data_plane(self) -> DataPlane: ...
+    def data_plane(self) -> DataPlane:
+        """The device side of this rank."""
+        ...
+
     @property
-    def model(self) -> ModelInfo: ...
+    def model(self) -> ModelInfo:
+        """What the engine serves."""
+        ...
+
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock:
+        """Time, as everything on this rank reads it."""
+        ...
+
     @property
-    def log(self) -> logging.Logger: ...
+    def log(self) -> logging.Logger:
+        """The rank's logger."""
+        ...
 
 
 @frozen

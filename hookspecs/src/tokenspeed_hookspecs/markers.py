@@ -23,7 +23,7 @@ class Mode(Enum):
     OBSERVER = "observer"  # is logged and counted; the observer is switched off after a few
 
 
-def _mark(function: F, mode: Mode, firstresult: bool) -> F:
+def _mark(function: F, mode: Mode, *, firstresult: bool) -> F:
     marked = _spec(function, firstresult=firstresult)
     marked.tokenspeed_mode = mode  # type: ignore[attr-defined]  # pluggy marks functions likewise
     return marked
@@ -31,14 +31,14 @@ def _mark(function: F, mode: Mode, firstresult: bool) -> F:
 
 def participant(function: F) -> F:
     """Specify a hook whose implementations change what happens."""
-    return _mark(function, Mode.PARTICIPANT, False)
+    return _mark(function, Mode.PARTICIPANT, firstresult=False)
 
 
 def first_answer(function: F) -> F:
     """Specify a participant hook that ends at the first answer other than None."""
-    return _mark(function, Mode.PARTICIPANT, True)
+    return _mark(function, Mode.PARTICIPANT, firstresult=True)
 
 
 def observer(function: F) -> F:
     """Specify a hook whose implementations only watch."""
-    return _mark(function, Mode.OBSERVER, False)
+    return _mark(function, Mode.OBSERVER, firstresult=False)

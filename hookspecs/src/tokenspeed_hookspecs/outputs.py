@@ -37,8 +37,8 @@ class ChunkDetails:
 class OutputBatch:
     """One round's chunks, a row each, in the order they were produced.
 
-    `token_ids` holds the new tokens flat, `counts` how many each row has. Token counts are totals so
-    far. `details[row]` exists only for rows that finish or carry logprobs.
+    `token_ids` holds the new tokens flat, `counts` how many each row has. Token counts are totals
+    so far. `details[row]` exists only for rows that finish or carry logprobs.
     """
 
     request_ids: list[str] = field(factory=list)
@@ -72,5 +72,10 @@ class Frontend(Protocol):
         """No message can arrive any more; the engine stops after this round."""
         ...
 
-    def send(self, outputs: OutputBatch, load: Load) -> None: ...
-    def reply(self, reply: ControlReply) -> None: ...
+    def send(self, outputs: OutputBatch, load: Load) -> None:
+        """Take a round's chunks; must not wait for a slow reader."""
+        ...
+
+    def reply(self, reply: ControlReply) -> None:
+        """Take the answer to a control request."""
+        ...

@@ -11,26 +11,49 @@ class Group(Protocol):
     """Some ranks in a fixed order; every verb is called on all members or on none."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many ranks it has."""
+        ...
+
     @property
-    def index(self) -> int: ...
-    def agree_min(self, values: Sequence[int]) -> list[int]: ...
-    def agree_max(self, values: Sequence[int]) -> list[int]: ...
-    def total(self, values: Sequence[int]) -> list[int]: ...
+    def index(self) -> int:
+        """This rank's place in it."""
+        ...
+
+    def agree_min(self, values: Sequence[int]) -> list[int]:
+        """The element-wise minimum over the members."""
+        ...
+
+    def agree_max(self, values: Sequence[int]) -> list[int]:
+        """The element-wise maximum over the members."""
+        ...
+
+    def total(self, values: Sequence[int]) -> list[int]:
+        """The element-wise sum over the members."""
+        ...
+
     def gather(self, payload: bytes) -> list[bytes]:
         """Every member's payload, in member order."""
         ...
 
-    def broadcast(self, source: int, payload: bytes) -> bytes: ...
+    def broadcast(self, source: int, payload: bytes) -> bytes:
+        """The source member's payload, on every member."""
+        ...
 
 
 class Ranks(Protocol):
     """The named groups of a rank; a group that does not apply is None."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This rank in the world."""
+        ...
+
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        ...
+
     @property
     def replica(self) -> Group:
         """The ranks that mirror one scheduler; member 0 owns the frontend."""

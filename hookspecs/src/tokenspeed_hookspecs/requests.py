@@ -125,34 +125,54 @@ class Request(Protocol):
     """One registered request, read-only for plugins."""
 
     @property
-    def request_id(self) -> str: ...
+    def request_id(self) -> str:
+        """The client's id, unique among live requests."""
+        ...
+
     @property
-    def prompt_ids(self) -> Sequence[int]: ...
+    def prompt_ids(self) -> Sequence[int]:
+        """The prompt as scheduled."""
+        ...
+
     @property
     def output_ids(self) -> Sequence[int]:
         """The committed tokens; forwards in flight may hold more."""
         ...
 
     @property
-    def cached_tokens(self) -> int: ...
+    def cached_tokens(self) -> int:
+        """Prompt tokens served from the prefix cache."""
+        ...
+
     @property
     def sampling(self) -> SamplingParams:
         """Normalised: greedy is temperature 1 with top_k 1, the seed is set."""
         ...
 
     @property
-    def features(self) -> Mapping[str, object]: ...
+    def features(self) -> Mapping[str, object]:
+        """What plugins understand, by each one's name."""
+        ...
+
     @property
-    def finish_reason(self) -> FinishReason | None: ...
+    def finish_reason(self) -> FinishReason | None:
+        """How it ended, or None while it runs."""
+        ...
+
     @property
-    def is_aborted(self) -> bool: ...
+    def is_aborted(self) -> bool:
+        """Whether it ends by an abort."""
+        ...
 
 
 class Requests(Protocol):
     """The rank's registered requests. Every call must be made alike on every replica rank."""
 
     def __len__(self) -> int: ...
-    def get(self, request_id: str) -> Request | None: ...
+    def get(self, request_id: str) -> Request | None:
+        """The registered request with this id, or None."""
+        ...
+
     def ids(self) -> Sequence[str]:
         """Registered ids in the order of registration."""
         ...

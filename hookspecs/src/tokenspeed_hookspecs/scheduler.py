@@ -195,7 +195,10 @@ class Scheduler(Protocol):
     """What plugins may ask of the scheduler; nothing here changes it."""
 
     @property
-    def sizes(self) -> SchedulerSizes: ...
+    def sizes(self) -> SchedulerSizes:
+        """How many requests and pages are in which state."""
+        ...
+
     @property
     def max_request_tokens(self) -> int:
         """The largest prompt plus budget that can ever be admitted."""
@@ -236,7 +239,9 @@ class SchedulerDriver(Scheduler, Protocol):
         rows still have to be committed, and then the end comes with its next commit."""
         ...
 
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan:
+        """Plan the next round's work."""
+        ...
 
     def commit(self, batch: Batch, outcome: CommitOutcome) -> None:
         """Queue the answers of one forward for the next `advance`."""
@@ -246,9 +251,10 @@ class SchedulerDriver(Scheduler, Protocol):
         """Queue native events of plugins behind the answers queued so far."""
         ...
 
-    def advance_head(
-        self, tick: StorageTick | None, done: Sequence[CacheAcknowledgment]
-    ) -> None: ...
+    def advance_head(self, tick: StorageTick | None, done: Sequence[CacheAcknowledgment]) -> None:
+        """Give the tick and the acknowledged operations to the scheduler, before a plan."""
+        ...
+
     def advance(self) -> None:
         """Give everything queued to the scheduler in one call; nothing queued, no call."""
         ...
@@ -257,9 +263,17 @@ class SchedulerDriver(Scheduler, Protocol):
         """The cache events recorded since the last call; empty unless recording is on."""
         ...
 
-    def can_clear_cache(self) -> bool: ...
-    def clear_cache(self) -> bool: ...
-    def clear_device_cache(self) -> bool: ...
+    def can_clear_cache(self) -> bool:
+        """Whether nothing pins a page of the prefix cache."""
+        ...
+
+    def clear_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while something pins a page."""
+        ...
+
+    def clear_device_cache(self) -> bool:
+        """Forget the prefixes on the device and keep those of the host tier."""
+        ...
 
 
 @define(eq=False)
