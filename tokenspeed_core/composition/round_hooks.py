@@ -68,7 +68,6 @@ JOININGS: Mapping[str, Joining] = {
     "busy": _ANY,
 }
 OBSERVED = frozenset({"request_finished", "iteration", "round_done"})
-UNWRAPPED = frozenset({"round_report", "start", "stop"})  # each result or failure has an owner
 ROUND_HOOKS = tuple(attribute.name for attribute in fields(RoundHooks))
 
 
