@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""The one thread that touches the model, and the queue in front of it.
+
+What is posted runs in the order it was posted. The first posted function that raises ends the
+plane: nothing behind it runs, and every later call raises an EngineError that names the cause.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import torch
+from attrs import define, field
+
+from tokenspeed_core.errors import EngineError
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class Task(Generic[T]):
+    """One function asked of the thread, and later what came of it."""
+
+    function: Callable[[], T]
+    # A failing call is its caller's business; a failing forward ends the plane.
+    ends_plane: bool = True
+    error: BaseException | None = None
+    _value: T | None = field(default=None, init=False)
+    _done: threading.Event = field(factory=threading.Event, init=False)
+
+    def run(self) -> None:
+        """Run the function and keep its value or its error."""
+        try:
+            self._value = self.function()
+        except BaseException as error:  # noqa: BLE001  # the failure policy of this thread
+            self.error = error
+        self._done.set()
+
+    def drop(self, error: BaseException) -> None:
+        """Give up the task without running it."""
+        self.error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        """Wait until the task ran or was dropped."""
+        self._done.wait()
+
+    @property
+    def value(self) -> T:
+        """What the function returned; only after a `wait` that found no error."""
+        assert self._done.is_set() and self.error is None
+        return self._value  # type: ignore[return-value]  # T itself may allow None
+
+
+class PlaneThread:
+    """Runs posted functions one after another in inference mode."""
+
+    def __init__(self, name: str = "torch-plane") -> None:
+        self._queue: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._failure: BaseException | None = None
+        self._stopping = False
+        # A daemon, so that an engine that was never stopped cannot keep the process alive.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def post(self, function: Callable[[], T]) -> Task[T]:
+        """Queue a function; EngineError if an earlier one failed."""
+        self.check()
+        return self._put(Task(function))
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function behind what was posted and wait; its own exception is raised here."""
+        self.check()
+        task = self._put(Task(function, ends_plane=False))
+        task.wait()
+        self.check()
+        if task.error is not None:
+            raise task.error
+        return task.value
+
+    def result(self, task: Task[T]) -> T:
+        """Wait for a posted task; EngineError if it, or one before it, failed."""
+        task.wait()
+        if task.error is not None:
+            self._raise(task.error)
+        return task.value
+
+    def check(self) -> None:
+        """Raise EngineError if a posted function failed, or the thread was stopped."""
+        if self._failure is not None:
+            self._raise(self._failure)
+        if self._stopping:
+            raise EngineError("the data plane was used after it was stopped")
+
+    def stop(self) -> None:
+        """Drop what has not begun, end the thread and wait for it; again does nothing."""
+        self._stopping = True
+        self._queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _put(self, task: Task[T]) -> Task[T]:
+        self._queue.put(task)
+        return task
+
+    def _raise(self, cause: BaseException) -> None:
+        raise EngineError(f"the data plane failed: {type(cause).__name__}: {cause}") from cause
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while (task := self._queue.get()) is not None:
+                self._serve(task)
+                # Else the last task, and the tensors it holds, would live until the next one.
+                del task
+        while not self._queue.empty():
+            if (left := self._queue.get()) is not None:
+                left.drop(EngineError("the data plane was stopped"))
+
+    def _serve(self, task: Task[Any]) -> None:
+        if self._failure is not None or self._stopping:
+            task.drop(self._failure or EngineError("the data plane was stopped"))
+            return
+        task.run()
+        if task.error is not None and task.ends_plane:
+            self._failure = task.error

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""From logits to one token a row.
+
+Greedy rows without any shaping, the usual ones, are answered by one pass over the logits as they
+are. The other rows are copied to float32 and go through penalties, bias, barred endings,
+temperature and filters, in that order, each with its own request's parameters. Nothing a row goes
+through looks at another row, so a request gets the same tokens in any company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from tokenspeed_core.torch_plane.draws import best_tokens, drawn_tokens
+from tokenspeed_core.torch_plane.filters import keep_min_p, keep_top_k, keep_top_p
+from tokenspeed_core.torch_plane.penalties import PenaltyCounts
+from tokenspeed_core.torch_plane.randomness import uniforms
+from tokenspeed_core.torch_plane.seated import Columns, SeatedRequest
+
+Places = npt.NDArray[np.int64]
+
+
+@frozen(eq=False)
+class SamplingRows:
+    """The rows of one forward, in batch order: their requests, their columns (gathered after the
+    forward's inputs were counted), and which of them sample (no mid-chunk rows)."""
+
+    requests: Sequence[SeatedRequest]
+    columns: Columns
+    samples: npt.NDArray[np.bool_]
+
+    def take(self, places: Places) -> SamplingRows:
+        """Some of the rows."""
+        requests = [self.requests[place] for place in places]
+        return SamplingRows(requests, self.columns[places], self.samples[places])
+
+    @property
+    def output_index(self) -> npt.NDArray[np.int64]:
+        """How many tokens the request has before this row's."""
+        index: npt.NDArray[np.int64] = self.columns["length"] - self.columns["prompt_length"]
+        return index
+
+    @property
+    def bars_endings(self) -> npt.NDArray[np.bool_]:
+        """Rows that may not end yet."""
+        bars: npt.NDArray[np.bool_] = self.output_index < self.columns["min_new_tokens"]
+        return bars
+
+
+@frozen(eq=False)
+class Sampled:
+    """A token a row, int64 [rows], and whether its logits could not be sampled, bool [rows]."""
+
+    tokens: Tensor
+    is_bad: Tensor
+
+
+class Sampler:
+    """Samples the rows of a forward; owns the penalty counts."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._device = device
+        self._vocab_size = vocab_size
+        self.counts = PenaltyCounts(vocab_size, device)
+
+    def begin(self, request: SeatedRequest) -> None:
+        """Take note of a request that was seated."""
+        if request.columns["has_penalties"]:
+            self.counts.begin(request.request_id, request.prompt_ids)
+
+    def end(self, request_id: str) -> None:
+        """Forget a request."""
+        self.counts.end(request_id)
+
+    def sample(self, logits: Tensor, rows: SamplingRows) -> Sampled:
+        """Sample from logits [rows, vocab]; tokens of rows that sample nothing mean nothing."""
+        tokens, best = best_tokens(logits)
+        # A best value that is NaN or infinite: NaN logits, or a row in which all is barred.
+        is_bad = ~best.isfinite()
+        shaped = np.flatnonzero(rows.samples & _needs_shaping(rows))
+        if shaped.size:
+            where = self._tensor(shaped)
+            some = self._sample_shaped(logits[where].float(), rows.take(shaped))
+            tokens[where] = some.tokens
+            is_bad[where] |= some.is_bad
+        return Sampled(tokens, is_bad)
+
+    def _sample_shaped(self, logits: Tensor, rows: SamplingRows) -> Sampled:
+        logits = self._shape(logits, rows)
+        tokens, best = best_tokens(logits)
+        random = np.flatnonzero(~rows.columns["is_greedy"])
+        if random.size:
+            where = self._tensor(random)
+            tokens[where] = self._draw(logits[where], rows.take(random))
+        self._count(tokens, rows)
+        return Sampled(tokens, ~best.isfinite())
+
+    def _shape(self, logits: Tensor, rows: SamplingRows) -> Tensor:
+        """Penalties, bias, barred endings on float32 logits that may be written to."""
+        penalised = np.flatnonzero(rows.columns["has_penalties"])
+        if penalised.size:
+            where, some = self._tensor(penalised), rows.take(penalised)
+            strengths = [some.columns[n] for n in ("repetition", "frequency", "presence")]
+            logits[where] = self.counts.apply(
+                logits[where], self._count_rows(some), self._tensor(np.stack(strengths)[..., None])
+            )
+        self._add_bias(logits, rows)
+        self._bar_endings(logits, rows)
+        return logits
+
+    def _add_bias(self, logits: Tensor, rows: SamplingRows) -> None:
+        biased = np.flatnonzero(rows.columns["has_bias"])
+        if biased.size:
+            ids = [rows.requests[place].bias_ids for place in biased]
+            values = [rows.requests[place].bias_values for place in biased]
+            index = (self._repeated(biased, ids), self._tensor(np.concatenate(ids)))
+            logits.index_put_(index, self._tensor(np.concatenate(values)), accumulate=True)
+
+    def _bar_endings(self, logits: Tensor, rows: SamplingRows) -> None:
+        barred = np.flatnonzero(rows.bars_endings)
+        if barred.size:
+            ids = [rows.requests[place].ending_ids for place in barred]
+            index = (self._repeated(barred, ids), self._tensor(np.concatenate(ids)))
+            logits.index_put_(index, logits.new_tensor(-torch.inf))
+
+    def _draw(self, logits: Tensor, rows: SamplingRows) -> Tensor:
+        columns = rows.columns
+        logits = logits / self._tensor(columns["temperature"]).unsqueeze(-1)
+        top_k = columns["top_k"]
+        for places in _where((top_k > 0) & (top_k < self._vocab_size)):
+            where, few = self._tensor(places), top_k[places]
+            logits[where] = keep_top_k(logits[where], self._tensor(few), widest=int(few.max()))
+        for places in _where(columns["top_p"] < 1):
+            where = self._tensor(places)
+            logits[where] = keep_top_p(logits[where], self._tensor(columns["top_p"][places]))
+        for places in _where(columns["min_p"] > 0):
+            where = self._tensor(places)
+            logits[where] = keep_min_p(logits[where], self._tensor(columns["min_p"][places]))
+        return drawn_tokens(logits, self._tensor(uniforms(columns["seed"], rows.output_index)))
+
+    def _count(self, tokens: Tensor, rows: SamplingRows) -> None:
+        for places in _where(rows.columns["has_penalties"]):
+            counted = self._count_rows(rows.take(places))
+            self.counts.add(counted, tokens[self._tensor(places)])
+
+    def _count_rows(self, rows: SamplingRows) -> Tensor:
+        return self.counts.rows_of([request.request_id for request in rows.requests])
+
+    def _repeated(self, places: Places, ids: Sequence[Places]) -> Tensor:
+        return self._tensor(np.repeat(places, [len(part) for part in ids]))
+
+    def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
+        # Gathered columns are strided views of records, which torch does not take.
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        return tensor.to(self._device, non_blocking=True)
+
+
+def _needs_shaping(rows: SamplingRows) -> npt.NDArray[np.bool_]:
+    c = rows.columns
+    shaping: npt.NDArray[np.bool_] = (
+        ~c["is_greedy"] | c["has_penalties"] | c["has_bias"] | rows.bars_endings
+    )
+    return shaping
+
+
+def _where(mask: npt.NDArray[np.bool_]) -> list[Places]:
+    """The places of a mask as one array, or nothing at all."""
+    places = np.flatnonzero(mask)
+    return [places] if places.size else []
