@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""A rank that is alone: its group agrees with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SingleGroup:
+    """A group of one; every verb returns what it was given."""
+
+    size = 1
+    index = 0
+
+    def agree_min(self, values: Sequence[int]) -> list[int]:
+        """The values themselves."""
+        return list(values)
+
+    def agree_max(self, values: Sequence[int]) -> list[int]:
+        """The values themselves."""
+        return list(values)
+
+    def total(self, values: Sequence[int]) -> list[int]:
+        """The values themselves."""
+        return list(values)
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """The one member's payload."""
+        return [payload]
+
+    def broadcast(self, source: int, payload: bytes) -> bytes:
+        """The payload; the one member is the source."""
+        assert source == 0, f"a group of one has no member {source}"
+        return payload
+
+
+class SingleRank:
+    """The only rank of its world: a replica of one, and no other group."""
+
+    rank = 0
+    world_size = 1
+    pp = None
+    dp = None
+    ep = None
+
+    def __init__(self) -> None:
+        self.replica = SingleGroup()
