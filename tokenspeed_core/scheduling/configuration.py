@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""The wheel's configuration from ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenspeed_core.errors import ConfigError
+from tokenspeed_hookspecs import CacheGroup, SchedulerSettings
+
+
+def page_groups(settings: SchedulerSettings) -> Sequence[CacheGroup]:
+    """The groups asked for, or one of full attention."""
+    return settings.groups or (CacheGroup("full", settings.page_size),)
+
+
+def native_configuration(wheel: Any, settings: SchedulerSettings) -> Any:
+    """The wheel's configuration object; ConfigError names an option the wheel does not have."""
+    config = wheel.SchedulerConfig()
+    for name, value in _options(settings).items():
+        setattr(config, name, value)
+    config.cache_groups = [
+        _native_group(wheel, group, num_pages=settings.num_pages) for group in page_groups(settings)
+    ]
+    for name, value in settings.native_options.items():
+        _set_option(config, name, value=value)
+    return config
+
+
+def _options(settings: SchedulerSettings) -> dict[str, object]:
+    return {
+        "prefix_granularity": settings.page_size,
+        "max_scheduled_tokens": settings.max_scheduled_tokens,
+        "max_batch_size": settings.max_batch_size,
+        "decode_input_tokens": settings.decode_width,
+        # One decode reserve more than a loop without overlap needs: a request at the very limit
+        # still has a page for the row that runs while its last token is on the way.
+        "overlap_schedule_depth": 1,
+        "num_device_pages": settings.num_pages,
+        "num_host_pages": settings.host_pages,
+        "disable_l2_cache": settings.host_pages == 0,
+        "num_snapshot_pages": settings.snapshot_pages,
+        "max_retracted_requests": settings.max_retracted,
+        "debug_force_retraction_interval": settings.force_retraction_every,
+        "disable_prefix_cache": not settings.prefix_cache,
+        "enable_mixed_prefill_decode": settings.mixed_batches,
+    }
+
+
+def _native_group(wheel: Any, group: CacheGroup, *, num_pages: int) -> Any:
+    if group.sliding_window is None:
+        return wheel.CacheGroupConfig(group.name, group.page_size, num_pages, wheel.AttnKind.Full)
+    kind = wheel.AttnKind.SlidingWindow
+    return wheel.CacheGroupConfig(
+        group.name, group.page_size, num_pages, kind, group.sliding_window
+    )
+
+
+def _set_option(config: Any, name: str, *, value: object) -> None:
+    if not hasattr(config, name):
+        known = ", ".join(option for option in dir(config) if not option.startswith("_"))
+        raise ConfigError([f"the scheduler has no option {name!r}; it has {known}"])
+    try:
+        setattr(config, name, value)
+    except TypeError as cause:
+        raise ConfigError([f"scheduler option {name!r} cannot be {value!r}: {cause}"]) from cause

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: MIT
+"""The driver over the native scheduler: the one module that imports the wheel.
+
+It promises the wheel what the wheel does not check kindly: one answer per dispatched row, no abort
+while a forward still uses the pages, no id twice, no prompt it could never admit. Late rows (of a
+request that ended while a forward ran) come back here like all others and are answered empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tokenspeed_scheduler as wheel
+
+from tokenspeed_core.errors import ConfigError, EngineError
+from tokenspeed_core.scheduling.answers import answer, refuse_wrong, silent_rows
+from tokenspeed_core.scheduling.backlog import Backlog, Handover
+from tokenspeed_core.scheduling.batches import (
+    decode_batch,
+    mixed_batch,
+    pages_to_copy,
+    pages_to_zero,
+)
+from tokenspeed_core.scheduling.configuration import native_configuration
+from tokenspeed_core.scheduling.flight import Flight, Forward, Rows
+from tokenspeed_core.scheduling.native_events import EventQueue, NativeEvents
+from tokenspeed_core.scheduling.operations import device_order
+from tokenspeed_core.scheduling.population import Population, Stage, Tracked
+from tokenspeed_core.scheduling.submissions import SubmissionRules
+from tokenspeed_core.scheduling.withholding import without_rows
+from tokenspeed_hookspecs import (
+    Batch,
+    CacheAcknowledgment,
+    CacheOperation,
+    CacheOperationKind,
+    CommitOutcome,
+    Plan,
+    RequestSpec,
+    SchedulerAbort,
+    SchedulerSettings,
+    SchedulerSizes,
+    StorageTick,
+)
+
+OUTPUT_RESERVE = 4096  # an admission claims pages for at most so many tokens of the budget
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError)
+
+
+class NativeScheduler:
+    """A SchedulerDriver over `tokenspeed_scheduler`."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        # Its log goes to standard output, which belongs to the commands.
+        os.environ.setdefault("SPDLOG_LEVEL", "off")
+        config = native_configuration(wheel, settings)
+        try:
+            self._wheel: Any = wheel.Scheduler(config)
+            self._capacity: Any = wheel.CapacityModel(config)
+        except _REFUSALS as cause:
+            raise ConfigError([f"no scheduler can be built from {settings}: {cause}"]) from cause
+        self._settings = settings
+        self._groups = [group.group_id for group in config.cache_groups]
+        self._records_events = bool(config.enable_kv_cache_events)
+        self._has_peer = config.role != wheel.SchedulerConfig.Role.Fused
+        self._rules = SubmissionRules(
+            self._wheel.max_single_request_tokens(), settings.decode_width
+        )
+        # What waits for a peer or a store has to wait where it can be told apart: in the wheel.
+        waits_inside = self._has_peer or config.storage_config is not None
+        self._backlog = Backlog(None if waits_inside else settings.max_scheduled_tokens)
+        self._population = Population()
+        self._flight = Flight()
+        self._events = NativeEvents(wheel)
+        self._queue = EventQueue(wheel)
+        self._leaving: list[Tracked] = []
+        self._num_held = 0
+        self._steady: Rows | None = None
+        self._active_pages: int | None = None
+        self._num_submitted = 0
+
+    @property
+    def native(self) -> object:
+        """The wheel's scheduler."""
+        return self._wheel
+
+    @property
+    def max_request_tokens(self) -> int:
+        """The largest prompt plus budget that can ever be admitted."""
+        return self._rules.max_request_tokens
+
+    @property
+    def sizes(self) -> SchedulerSizes:
+        """Counts kept here; active pages are asked for once per plan, since that walks tables."""
+        count = self._population.count
+        retracted = count(Stage.RETRACTED)
+        if self._active_pages is None:
+            self._active_pages = int(self._wheel.active_lcm_blocks())
+        return SchedulerSizes(
+            waiting=count(Stage.BACKLOG) + count(Stage.WAITING) + retracted,
+            prefilling=count(Stage.PREFILLING),
+            decoding=count(Stage.DECODING),
+            retracted=retracted,
+            active_pages=self._active_pages,
+            empty_pages=self._wheel.empty_lcm_blocks(),
+            total_pages=self._settings.num_pages - 1,
+        )
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the scheduler knows any request; one that ended counts until it is let go."""
+        return len(self._population) > 0
+
+    def request_length(self, request_id: str) -> int:
+        """Prompt and generated tokens, -1 when unknown."""
+        request = self._population.get(request_id)
+        if request is not None and request.stage is Stage.BACKLOG:
+            return request.num_prompt
+        return int(self._wheel.request_token_size(request_id))
+
+    def has_room_for(self, request_id: str) -> bool:
+        """Whether the id is unknown here, and so to the wheel."""
+        return self._population.get(request_id) is None
+
+    def submit(self, specs: Sequence[RequestSpec]) -> None:
+        """Queue new requests, all or none; ValueError where the wheel would refuse one."""
+        self._rules.refuse_wrong(specs, self._population)
+        natives = [self._events.spec(spec) for spec in specs]
+        for spec, native in zip(specs, natives, strict=True):
+            self._num_submitted += 1
+            request = Tracked(
+                request_id=spec.request_id,
+                incarnation=self._num_submitted,
+                num_prompt=len(spec.prompt_ids),
+                pages=self._claimed_pages(spec),
+                native_spec=native,
+            )
+            self._population.add(request)
+            self._backlog.push(request)
+
+    def _claimed_pages(self, spec: RequestSpec) -> int:
+        most = len(spec.prompt_ids) + OUTPUT_RESERVE
+        pages = self._capacity.single_request_group_pages(
+            min(self._rules.claimed_tokens(spec), most)
+        )
+        return int(self._capacity.lcm_blocks_needed_for(pages))
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request that is not running; False where only a commit can end it."""
+        request = self._population.get(request_id)
+        if request is None or self._flight.names(request_id):
+            return False
+        if request.stage is Stage.BACKLOG:
+            self._backlog.remove(request)
+            self._population.forget(request)
+            return True
+        if request.stage is not Stage.WAITING and request.stage is not Stage.RETRACTED:
+            return False
+        self._end(request)
+        self._queue.add([self._events.abort(request_id)])
+        return True
+
+    def plan(self) -> Plan:
+        """What to run next. What is queued goes first: a cancelled request must not begin."""
+        self.advance()
+        if self._backlog:
+            self._hand_over()
+        native = _guarded(self._wheel.next_execution_plan)
+        self._active_pages = None
+        if self._leaving:
+            self._forget_answered()
+        aborts = tuple([self._dropped(abort) for abort in native.aborts])
+        operations = self._operations(native.cache)
+        batch = self._batch(native.forward[0])
+        zero, copy = pages_to_zero(native), pages_to_copy(native)
+        return Plan(
+            batch=batch,
+            operations=operations,
+            zero=zero,
+            copy=copy,
+            aborts=aborts,
+            needs_device=batch is not None
+            or bool(zero or copy)
+            or _moves_pages(operations)
+            or (self._has_peer and self._begin_remote(native)),
+            native=native,
+        )
+
+    def _hand_over(self) -> None:
+        count = self._population.count
+        # A finished request keeps its slot until its last row in flight is answered.
+        inside = sum(self._flight.names(request.request_id) for request in self._leaving)
+        inside += count(Stage.WAITING) + count(Stage.PREFILLING)
+        inside += count(Stage.DECODING) + count(Stage.RETRACTED)
+        limits = Handover(
+            free_slots=self._settings.max_batch_size - inside,
+            obtainable_pages=self._wheel.available_lcm_blocks,
+            must_take_head=inside == 0,
+        )
+        for request in self._backlog.take(limits):
+            _guarded(self._wheel.submit_requests, [request.native_spec])
+            request.native_spec = None
+            request.result = self._events.result(request.request_id)
+            request.reserve = self._events.reserve(request.request_id, 1)
+            self._population.move(request, Stage.WAITING)
+
+    def _forget_answered(self) -> None:
+        """The plan just made let go of the ended requests whose rows were all answered."""
+        leaving, self._leaving = self._leaving, []
+        for request in leaving:
+            if self._flight.names(request.request_id):
+                self._leaving.append(request)
+            else:
+                self._population.forget(request)
+
+    def _dropped(self, abort: Any) -> SchedulerAbort:
+        request = self._population.get(abort.request_id)
+        if request is not None and request.stage is not Stage.ENDED:
+            self._end(request)
+        return SchedulerAbort(abort.request_id, abort.reason.name, abort.detail)
+
+    def _operations(self, natives: Sequence[Any]) -> tuple[CacheOperation, ...]:
+        if not natives:
+            return ()
+        operations = device_order(natives, self._groups)
+        for operation in operations:
+            if operation.kind is CacheOperationKind.SNAPSHOT and operation.request_id is not None:
+                self._population.move(self._population[operation.request_id], Stage.RETRACTED)
+                self._backlog.pages_changed()
+        return operations
+
+    def _batch(self, native: Any) -> Batch | None:
+        request_ids = native.request_ids
+        if not request_ids:
+            self._steady = None
+            return None
+        steady = self._steady
+        # The same ids in two plans running, and no prompt chunk: the same requests in the same
+        # slots, for an id that left comes back through a chunk or after a restore.
+        if (
+            steady is not None
+            and self._num_held == 0
+            and steady.request_ids == request_ids
+            and native.num_extends() == 0
+        ):
+            batch = decode_batch(native, steady, width=self._settings.decode_width)
+            self._flight.add(Forward(batch, steady, frozenset()))
+            return batch
+        rows = self._rows(native, request_ids)
+        batch = mixed_batch(native, rows)
+        self._steady = rows if rows.num_extends == 0 else None
+        if self._num_held:
+            return self._withhold(batch, rows)
+        self._flight.add(Forward.of(batch, rows))
+        return batch
+
+    def _rows(self, native: Any, request_ids: Sequence[str]) -> Rows:
+        num_extends = native.num_extends()
+        requests = [self._population[name] for name in request_ids]
+        for row, request in enumerate(requests):
+            self._begin(request, Stage.PREFILLING if row < num_extends else Stage.DECODING)
+        slots = np.array(native.request_pool_indices, np.int64)
+        return Rows.of(requests, slots=slots, num_extends=num_extends)
+
+    def _begin(self, request: Tracked, stage: Stage) -> None:
+        if request.stage is stage or request.stage is Stage.ENDED:
+            return
+        if request.stage is Stage.WAITING:
+            self._backlog.left_waiting(request)
+        self._population.move(request, stage)
+
+    def _begin_remote(self, native: Any) -> bool:
+        remote = native.remote_prefill
+        for name in remote.request_ids if remote is not None else ():
+            self._begin(self._population[name], Stage.PREFILLING)
+        return remote is not None or native.remote_decode is not None
+
+    def _withhold(self, batch: Batch, rows: Rows) -> Batch | None:
+        """Keep rows of requests that wait for their abort from the device.
+
+        Each further forward would hold the abort longer, at depth 1 for ever.
+        """
+        self._steady = None
+        ended = [row for row, one in enumerate(rows.requests) if one.stage is Stage.ENDED]
+        for row in ended:
+            rows.results[row].tokens = ()
+        self._queue.add([rows.results[row] for row in ended])
+        if len(ended) == len(rows.requests):
+            return None
+        kept = without_rows(batch, ended)
+        others = [one for one in rows.requests if one.stage is not Stage.ENDED]
+        remaining = Rows.of(others, slots=kept.slots, num_extends=kept.num_extends)
+        self._flight.add(Forward.of(kept, remaining))
+        return kept
+
+    def commit(self, batch: Batch, outcome: CommitOutcome) -> None:
+        """Queue one answer per row of the oldest forward; EngineError where one cannot be right."""
+        forward = self._flight.oldest(batch)
+        refuse_wrong(forward, outcome)
+        self._flight.pop()
+        requests = forward.rows.requests
+        followers: dict[int, list[Any]] = {row: [] for row in silent_rows(outcome.tokens)}
+        for row, several in outcome.more.items():
+            reserve = self._events.reserve(requests[row].request_id, len(several))
+            followers[row] = [reserve] if row >= forward.rows.num_extends else []
+        for row in outcome.finished:
+            self._end(requests[row])
+            followers[row] = [self._events.finish(requests[row].request_id)]
+        for row in outcome.aborted:
+            self._end(requests[row])
+            self._num_held += 1
+            requests[row].is_abort_held = True
+        if self._num_held:
+            followers.update(self._released_aborts(forward))
+        self._queue.add(answer(forward, outcome, followers=followers))
+
+    def _released_aborts(self, forward: Forward) -> dict[int, list[Any]]:
+        """The held aborts of the forward's rows, those sent now that nothing names them any more.
+
+        The wheel frees an aborted request's pages at once, while the device may still use them.
+        """
+        released: dict[int, list[Any]] = {}
+        for row, request in enumerate(forward.rows.requests):
+            if not request.is_abort_held:
+                continue
+            released[row] = []
+            if not self._flight.names(request.request_id):
+                self._num_held -= 1
+                request.is_abort_held = False
+                released[row] = [self._events.abort(request.request_id)]
+        return released
+
+    def _end(self, request: Tracked) -> None:
+        if request.stage is Stage.WAITING:
+            self._backlog.left_waiting(request)
+        self._population.move(request, Stage.ENDED)
+        self._leaving.append(request)
+        self._flight.mark_late(request.request_id)
+        self._backlog.pages_changed()
+        self._active_pages = None
+
+    def queue_events(self, events: Sequence[object]) -> None:
+        """Queue native events behind the answers queued so far."""
+        if events:
+            self._queue.add(events)
+            self._backlog.pages_changed()
+
+    def advance_head(self, tick: StorageTick | None, done: Sequence[CacheAcknowledgment]) -> None:
+        """Give the round's clock and the finished cache operations; neither, no call."""
+        head = EventQueue(wheel)
+        if tick is not None:
+            head.add([*tick.events, self._events.tick(tick)])
+        if done:
+            head.add([self._events.done(acknowledgment) for acknowledgment in done])
+            self._backlog.pages_changed()
+        self._give(head)
+
+    def advance(self) -> None:
+        """Give everything queued in one call; nothing queued, no call."""
+        self._give(self._queue)
+
+    def _give(self, queue: EventQueue) -> None:
+        events = queue.take()
+        if events is not None:
+            _guarded(self._wheel.advance, events)
+
+    def drain_events(self) -> Sequence[object]:
+        """The cache events since the last call."""
+        return list(self._wheel.drain_kv_events()) if self._records_events else ()
+
+    def can_clear_cache(self) -> bool:
+        """Whether no operation holds cached pages."""
+        return bool(self._wheel.can_clear_cache())
+
+    def clear_cache(self) -> bool:
+        """Forget every cached prefix; False when some are held."""
+        self._backlog.pages_changed()
+        return bool(self._wheel.clear_cache())
+
+    def clear_device_cache(self) -> bool:
+        """Forget the prefixes on the device and keep those of the host."""
+        self._backlog.pages_changed()
+        return bool(self._wheel.clear_l1_cache())
+
+
+def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the wheel; what it refuses is a broken invariant of ours, so an EngineError."""
+    try:
+        return call(*arguments)
+    except _REFUSALS as cause:
+        raise EngineError(f"the scheduler refused {call.__name__}: {cause}") from cause
+
+
+def _moves_pages(operations: Sequence[CacheOperation]) -> bool:
+    return any(operation.kind is not CacheOperationKind.OTHER for operation in operations)

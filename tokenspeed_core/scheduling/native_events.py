@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""The wheel's objects that the driver makes, and the queue of those it has yet to give."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from tokenspeed_hookspecs import CacheAcknowledgment, CacheOperationKind, RequestSpec, StorageTick
+
+
+class NativeEvents:
+    """Makes the wheel's events; `wheel` is the wheel's module."""
+
+    def __init__(self, wheel: Any) -> None:
+        self._wheel = wheel
+        self._done = {
+            CacheOperationKind.SNAPSHOT: wheel.Cache.SnapshotDoneEvent,
+            CacheOperationKind.RESTORE: wheel.Cache.RestoreDoneEvent,
+            CacheOperationKind.WRITE_BACK: wheel.Cache.WriteBackDoneEvent,
+            CacheOperationKind.LOAD_BACK: wheel.Cache.LoadBackDoneEvent,
+        }
+
+    def spec(self, spec: RequestSpec) -> Any:
+        """A request as the wheel takes it; ValueError for what is no 32-bit token id."""
+        native = self._wheel.RequestSpec()
+        native.request_id = spec.request_id
+        native.max_new_tokens = spec.max_new_tokens
+        if spec.max_cached_prefix is not None:
+            native.max_cached_prefix_tokens = spec.max_cached_prefix
+        try:
+            native.tokens = spec.prompt_ids
+        except TypeError as cause:
+            raise ValueError(
+                f"expected 32-bit token ids in the prompt of request {spec.request_id!r}"
+            ) from cause
+        return native
+
+    def result(self, request_id: str) -> Any:
+        """An answer without tokens."""
+        return self._named(self._wheel.ForwardEvent.ExtendResult(), request_id)
+
+    def reserve(self, request_id: str, num_tokens: int) -> Any:
+        """A decode row goes on, having made so many tokens."""
+        event = self._named(self._wheel.ForwardEvent.UpdateReserveNumTokens(), request_id)
+        event.reserve_num_tokens_in_next_schedule_event = num_tokens
+        return event
+
+    def finish(self, request_id: str) -> Any:
+        """The request ended and its pages may be shared."""
+        return self._named(self._wheel.ForwardEvent.Finish(), request_id)
+
+    def abort(self, request_id: str) -> Any:
+        """The request ended and its pages are free at once."""
+        return self._named(self._wheel.ForwardEvent.Abort(), request_id)
+
+    def tick(self, tick: StorageTick) -> Any:
+        """The clock and the permissions of a round."""
+        pressure = self._wheel.StoragePressure()
+        pressure.queued_operations = tick.queued_operations
+        pressure.queued_bytes = tick.queued_bytes
+        pressure.oldest_operation_us = tick.oldest_operation_us
+        return self._wheel.Cache.StorageTick(
+            tick.now_us, tick.allow_forward, tick.allow_storage, pressure
+        )
+
+    def done(self, acknowledgment: CacheAcknowledgment) -> Any:
+        """A cache operation is in place."""
+        event = self._done[acknowledgment.kind]()
+        event.op_id = acknowledgment.op_id
+        return event
+
+    @staticmethod
+    def _named(event: Any, request_id: str) -> Any:
+        event.request_id = request_id
+        return event
+
+
+class EventQueue:
+    """Events for the next call of the wheel; adding one copies it."""
+
+    def __init__(self, wheel: Any) -> None:
+        self._new = wheel.ExecutionEvent
+        self._events = self._new()
+        self._is_empty = True
+
+    def add(self, events: Iterable[Any]) -> None:
+        """Queue these behind the others."""
+        deque(map(self._events.add_event, events), maxlen=0)
+        self._is_empty = False
+
+    def take(self) -> Any | None:
+        """Everything queued as one native event, or None."""
+        if self._is_empty:
+            return None
+        taken, self._events, self._is_empty = self._events, self._new(), True
+        return taken
