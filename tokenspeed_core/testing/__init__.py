@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from tokenspeed_core.testing.checked_pages import CheckedPages
+from tokenspeed_core.testing.engine import EngineFixture, EngineSetup, Tiers, scripted_engine
+from tokenspeed_core.testing.invariants import Counters, check_idle, check_round, check_streams
+from tokenspeed_core.testing.messages import request, telling_tokens
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend, ScriptedFrontend
 from tokenspeed_core.testing.scripted_options import Faults, RowFault, ScriptedOptions
 from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
@@ -12,6 +15,9 @@ from tokenspeed_core.testing.streams import Chunk, Received, Stream
 __all__ = [
     "CheckedPages",
     "Chunk",
+    "Counters",
+    "EngineFixture",
+    "EngineSetup",
     "Faults",
     "ManualFrontend",
     "Received",
@@ -20,4 +26,11 @@ __all__ = [
     "ScriptedFrontend",
     "ScriptedOptions",
     "Stream",
+    "Tiers",
+    "check_idle",
+    "check_round",
+    "check_streams",
+    "request",
+    "scripted_engine",
+    "telling_tokens",
 ]

@@ -82,6 +82,11 @@ class ScriptedFrontend:
         """Whether nothing is left to hand over."""
         return not self._script and not self._manual.has_pending
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether something is left to hand over."""
+        return not self.is_closed
+
     def receive(self, wait_s: float | None) -> Sequence[Message]:
         """The reactions to the last outputs, then this round's batch."""
         reactions = self._manual.receive(wait_s)
