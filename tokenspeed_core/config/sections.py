@@ -22,7 +22,7 @@ class EngineSection:
     )
     device: str = option("auto", "where the model runs: auto, cpu, cuda, cuda:1, ...")
     threads: int | None = option(None, "threads of one operation on a CPU", minimum=1)
-    depth: int = option(1, "forwards in flight when the next one is planned", choices=(0, 1))
+    depth: int = option(1, "forwards in flight when the next one is planned", minimum=0)
     stream_interval: int = option(1, "tokens between two chunks of a stream", minimum=1)
     max_model_len: int | None = option(
         None, "longest prompt plus output, in tokens; the model's own without it", minimum=1
