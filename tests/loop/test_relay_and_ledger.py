@@ -55,7 +55,8 @@ def test_relayed_messages_come_out_as_they_went_in() -> None:
         ControlRequest("pause", {"mode": "keep"}),
     ]
     stop, received = decode(encode(True, sent))
-    assert stop and received == sent
+    assert stop
+    assert received == sent
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_scores_of_a_long_prompt_are_capped() -> None:
     """Positions times alternatives are bounded, whatever each alone may be (VAL-08)."""
     limits = IngressLimits(100, (), 10_000, 10_000, max_scored_values=1000)
     answer = check(AddRequest("r", [1] * 500, logprobs=LogprobOptions(0, top=20)), limits)
-    assert isinstance(answer, Refuse) and "one request may ask for" in answer.message
+    assert isinstance(answer, Refuse)
+    assert "one request may ask for" in answer.message
 
 
 def test_a_feature_nobody_claims_is_refused() -> None:
@@ -100,7 +101,8 @@ def test_the_budget_is_clamped_to_what_can_be_held(asked: int | None, budget: in
     """A budget beyond the context or the cache is clamped, not refused."""
     sampling = SamplingParams(max_new_tokens=asked)
     answer = check(AddRequest("r", [1] * 10, sampling=sampling), LIMITS)
-    assert isinstance(answer, Admitted) and answer.budget == budget
+    assert isinstance(answer, Admitted)
+    assert answer.budget == budget
 
 
 @pytest.mark.parametrize(("start", "cap"), [(None, None), (-1, None), (0, 0), (4, 4), (9, None)])
@@ -110,11 +112,13 @@ def test_scored_positions_are_never_taken_from_the_cache(
     """A request that scores from s on may hit the prefix cache before s only (OUT-10)."""
     request = AddRequest("r", [1] * 10, logprobs=LogprobOptions(start))
     answer = check(request, LIMITS)
-    assert isinstance(answer, Admitted) and answer.max_cached_prefix == cap
+    assert isinstance(answer, Admitted)
+    assert answer.max_cached_prefix == cap
 
 
 def test_normalising_is_done_once() -> None:
     """A second pass changes nothing: greedy stays greedy and the seed stays."""
     once = normalised(SamplingParams(temperature=1e-9), "r")
     assert (once.temperature, once.top_k) == (1.0, 1)
-    assert once.seed is not None and normalised(once, "other") == once
+    assert once.seed is not None
+    assert normalised(once, "other") == once
