@@ -17,7 +17,7 @@ import tokenspeed_scheduler as wheel
 
 from tokenspeed_core.errors import ConfigError, EngineError
 from tokenspeed_core.scheduling.answers import answer, refuse_wrong, silent_rows
-from tokenspeed_core.scheduling.backlog import Backlog, Handover
+from tokenspeed_core.scheduling.backlog import Backlog
 from tokenspeed_core.scheduling.batches import (
     decode_batch,
     mixed_batch,
@@ -25,10 +25,12 @@ from tokenspeed_core.scheduling.batches import (
     pages_to_zero,
 )
 from tokenspeed_core.scheduling.configuration import native_configuration
+from tokenspeed_core.scheduling.endings import Endings
+from tokenspeed_core.scheduling.entrance import Entrance
 from tokenspeed_core.scheduling.flight import Flight, Forward, Rows
 from tokenspeed_core.scheduling.native_events import EventQueue, NativeEvents
 from tokenspeed_core.scheduling.operations import device_order
-from tokenspeed_core.scheduling.population import Population, Stage, Tracked
+from tokenspeed_core.scheduling.population import Population, Stage
 from tokenspeed_core.scheduling.submissions import SubmissionRules
 from tokenspeed_core.scheduling.withholding import without_rows
 from tokenspeed_hookspecs import (
@@ -45,7 +47,6 @@ from tokenspeed_hookspecs import (
     StorageTick,
 )
 
-OUTPUT_RESERVE = 4096  # an admission claims pages for at most so many tokens of the budget
 _REFUSALS = (RuntimeError, ValueError, TypeError, IndexError)
 
 
@@ -58,16 +59,13 @@ class NativeScheduler:
         config = native_configuration(wheel, settings)
         try:
             self._wheel: Any = wheel.Scheduler(config)
-            self._capacity: Any = wheel.CapacityModel(config)
+            capacity = wheel.CapacityModel(config)
         except _REFUSALS as cause:
             raise ConfigError([f"no scheduler can be built from {settings}: {cause}"]) from cause
         self._settings = settings
         self._groups = [group.group_id for group in config.cache_groups]
         self._records_events = bool(config.enable_kv_cache_events)
         self._has_peer = config.role != wheel.SchedulerConfig.Role.Fused
-        self._rules = SubmissionRules(
-            self._wheel.max_single_request_tokens(), settings.decode_width
-        )
         # What waits for a peer or a store has to wait where it can be told apart: in the wheel.
         waits_inside = self._has_peer or config.storage_config is not None
         self._backlog = Backlog(None if waits_inside else settings.max_scheduled_tokens)
@@ -75,11 +73,27 @@ class NativeScheduler:
         self._flight = Flight()
         self._events = NativeEvents(wheel)
         self._queue = EventQueue(wheel)
-        self._leaving: list[Tracked] = []
-        self._num_held = 0
+        self._rules = SubmissionRules(
+            self._wheel.max_single_request_tokens(), settings.decode_width
+        )
+        self._entrance = Entrance(
+            rules=self._rules,
+            backlog=self._backlog,
+            population=self._population,
+            events=self._events,
+            capacity=capacity,
+            num_slots=settings.max_batch_size,
+        )
+        self._endings = Endings(
+            population=self._population,
+            flight=self._flight,
+            backlog=self._backlog,
+            events=self._events,
+        )
         self._steady: Rows | None = None
         self._active_pages: int | None = None
-        self._num_submitted = 0
+
+    # --- what anybody may ask --------------------------------------------------------------------
 
     @property
     def native(self) -> object:
@@ -120,32 +134,15 @@ class NativeScheduler:
             return request.num_prompt
         return int(self._wheel.request_token_size(request_id))
 
+    # --- requests in and out ---------------------------------------------------------------------
+
     def has_room_for(self, request_id: str) -> bool:
         """Whether the id is unknown here, and so to the wheel."""
         return self._population.get(request_id) is None
 
     def submit(self, specs: Sequence[RequestSpec]) -> None:
         """Queue new requests, all or none; ValueError where the wheel would refuse one."""
-        self._rules.refuse_wrong(specs, self._population)
-        natives = [self._events.spec(spec) for spec in specs]
-        for spec, native in zip(specs, natives, strict=True):
-            self._num_submitted += 1
-            request = Tracked(
-                request_id=spec.request_id,
-                incarnation=self._num_submitted,
-                num_prompt=len(spec.prompt_ids),
-                pages=self._claimed_pages(spec),
-                native_spec=native,
-            )
-            self._population.add(request)
-            self._backlog.push(request)
-
-    def _claimed_pages(self, spec: RequestSpec) -> int:
-        most = len(spec.prompt_ids) + OUTPUT_RESERVE
-        pages = self._capacity.single_request_group_pages(
-            min(self._rules.claimed_tokens(spec), most)
-        )
-        return int(self._capacity.lcm_blocks_needed_for(pages))
+        self._entrance.submit(specs)
 
     def cancel(self, request_id: str) -> bool:
         """End a request that is not running; False where only a commit can end it."""
@@ -153,14 +150,15 @@ class NativeScheduler:
         if request is None or self._flight.names(request_id):
             return False
         if request.stage is Stage.BACKLOG:
-            self._backlog.remove(request)
-            self._population.forget(request)
+            self._entrance.withdraw(request)
             return True
         if request.stage is not Stage.WAITING and request.stage is not Stage.RETRACTED:
             return False
-        self._end(request)
+        self._endings.end(request)
         self._queue.add([self._events.abort(request_id)])
         return True
+
+    # --- the plan --------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
         """What to run next. What is queued goes first: a cancelled request must not begin."""
@@ -169,11 +167,11 @@ class NativeScheduler:
             self._hand_over()
         native = _guarded(self._wheel.next_execution_plan)
         self._active_pages = None
-        if self._leaving:
-            self._forget_answered()
+        self._endings.forget_answered()
         aborts = tuple([self._dropped(abort) for abort in native.aborts])
         operations = self._operations(native.cache)
-        batch = self._batch(native.forward[0])
+        forwards = native.forward  # none at all while forwards are forbidden
+        batch = self._batch(forwards[0]) if forwards else None
         zero, copy = pages_to_zero(native), pages_to_copy(native)
         return Plan(
             batch=batch,
@@ -189,36 +187,14 @@ class NativeScheduler:
         )
 
     def _hand_over(self) -> None:
-        count = self._population.count
-        # A finished request keeps its slot until its last row in flight is answered.
-        inside = sum(self._flight.names(request.request_id) for request in self._leaving)
-        inside += count(Stage.WAITING) + count(Stage.PREFILLING)
-        inside += count(Stage.DECODING) + count(Stage.RETRACTED)
-        limits = Handover(
-            free_slots=self._settings.max_batch_size - inside,
-            obtainable_pages=self._wheel.available_lcm_blocks,
-            must_take_head=inside == 0,
-        )
-        for request in self._backlog.take(limits):
-            _guarded(self._wheel.submit_requests, [request.native_spec])
-            request.native_spec = None
-            request.result = self._events.result(request.request_id)
-            request.reserve = self._events.reserve(request.request_id, 1)
-            self._population.move(request, Stage.WAITING)
-
-    def _forget_answered(self) -> None:
-        """The plan just made let go of the ended requests whose rows were all answered."""
-        leaving, self._leaving = self._leaving, []
-        for request in leaving:
-            if self._flight.names(request.request_id):
-                self._leaving.append(request)
-            else:
-                self._population.forget(request)
+        num_answering = self._endings.num_answering()
+        for spec in self._entrance.hand_over(self._wheel, num_answering=num_answering):
+            _guarded(self._wheel.submit_requests, [spec])
 
     def _dropped(self, abort: Any) -> SchedulerAbort:
         request = self._population.get(abort.request_id)
         if request is not None and request.stage is not Stage.ENDED:
-            self._end(request)
+            self._endings.end(request)
         return SchedulerAbort(abort.request_id, abort.reason.name, abort.detail)
 
     def _operations(self, natives: Sequence[Any]) -> tuple[CacheOperation, ...]:
@@ -241,7 +217,7 @@ class NativeScheduler:
         # slots, for an id that left comes back through a chunk or after a restore.
         if (
             steady is not None
-            and self._num_held == 0
+            and self._endings.num_held == 0
             and steady.request_ids == request_ids
             and native.num_extends() == 0
         ):
@@ -251,7 +227,7 @@ class NativeScheduler:
         rows = self._rows(native, request_ids)
         batch = mixed_batch(native, rows)
         self._steady = rows if rows.num_extends == 0 else None
-        if self._num_held:
+        if self._endings.num_held:
             return self._withhold(batch, rows)
         self._flight.add(Forward.of(batch, rows))
         return batch
@@ -259,26 +235,15 @@ class NativeScheduler:
     def _rows(self, native: Any, request_ids: Sequence[str]) -> Rows:
         num_extends = native.num_extends()
         requests = [self._population[name] for name in request_ids]
-        for row, request in enumerate(requests):
-            self._begin(request, Stage.PREFILLING if row < num_extends else Stage.DECODING)
+        for request in requests[:num_extends]:
+            self._entrance.begin(request, Stage.PREFILLING)
+        for request in requests[num_extends:]:
+            self._entrance.begin(request, Stage.DECODING)
         slots = np.array(native.request_pool_indices, np.int64)
         return Rows.of(requests, slots=slots, num_extends=num_extends)
 
-    def _begin(self, request: Tracked, stage: Stage) -> None:
-        if request.stage is stage or request.stage is Stage.ENDED:
-            return
-        if request.stage is Stage.WAITING:
-            self._backlog.left_waiting(request)
-        self._population.move(request, stage)
-
-    def _begin_remote(self, native: Any) -> bool:
-        remote = native.remote_prefill
-        for name in remote.request_ids if remote is not None else ():
-            self._begin(self._population[name], Stage.PREFILLING)
-        return remote is not None or native.remote_decode is not None
-
     def _withhold(self, batch: Batch, rows: Rows) -> Batch | None:
-        """Keep rows of requests that wait for their abort from the device.
+        """Keep the rows of requests that wait for their abort from the device.
 
         Each further forward would hold the abort longer, at depth 1 for ever.
         """
@@ -295,51 +260,34 @@ class NativeScheduler:
         self._flight.add(Forward.of(kept, remaining))
         return kept
 
+    def _begin_remote(self, native: Any) -> bool:
+        remote = native.remote_prefill
+        for name in remote.request_ids if remote is not None else ():
+            self._entrance.begin(self._population[name], Stage.PREFILLING)
+        return remote is not None or native.remote_decode is not None
+
+    # --- answers and other events ----------------------------------------------------------------
+
     def commit(self, batch: Batch, outcome: CommitOutcome) -> None:
         """Queue one answer per row of the oldest forward; EngineError where one cannot be right."""
         forward = self._flight.oldest(batch)
         refuse_wrong(forward, outcome)
         self._flight.pop()
-        requests = forward.rows.requests
+        requests, events = forward.rows.requests, self._events
         followers: dict[int, list[Any]] = {row: [] for row in silent_rows(outcome.tokens)}
         for row, several in outcome.more.items():
-            reserve = self._events.reserve(requests[row].request_id, len(several))
+            reserve = events.reserve(requests[row].request_id, len(several))
             followers[row] = [reserve] if row >= forward.rows.num_extends else []
         for row in outcome.finished:
-            self._end(requests[row])
-            followers[row] = [self._events.finish(requests[row].request_id)]
+            self._endings.end(requests[row])
+            followers[row] = [events.finish(requests[row].request_id)]
         for row in outcome.aborted:
-            self._end(requests[row])
-            self._num_held += 1
-            requests[row].is_abort_held = True
-        if self._num_held:
-            followers.update(self._released_aborts(forward))
+            self._endings.end_held(requests[row])
+        if self._endings.num_held:
+            followers.update(self._endings.release_aborts(forward))
+        if outcome.finished or outcome.aborted:
+            self._active_pages = None
         self._queue.add(answer(forward, outcome, followers=followers))
-
-    def _released_aborts(self, forward: Forward) -> dict[int, list[Any]]:
-        """The held aborts of the forward's rows, those sent now that nothing names them any more.
-
-        The wheel frees an aborted request's pages at once, while the device may still use them.
-        """
-        released: dict[int, list[Any]] = {}
-        for row, request in enumerate(forward.rows.requests):
-            if not request.is_abort_held:
-                continue
-            released[row] = []
-            if not self._flight.names(request.request_id):
-                self._num_held -= 1
-                request.is_abort_held = False
-                released[row] = [self._events.abort(request.request_id)]
-        return released
-
-    def _end(self, request: Tracked) -> None:
-        if request.stage is Stage.WAITING:
-            self._backlog.left_waiting(request)
-        self._population.move(request, Stage.ENDED)
-        self._leaving.append(request)
-        self._flight.mark_late(request.request_id)
-        self._backlog.pages_changed()
-        self._active_pages = None
 
     def queue_events(self, events: Sequence[object]) -> None:
         """Queue native events behind the answers queued so far."""
@@ -370,17 +318,19 @@ class NativeScheduler:
         """The cache events since the last call."""
         return list(self._wheel.drain_kv_events()) if self._records_events else ()
 
+    # --- the prefix cache ------------------------------------------------------------------------
+
     def can_clear_cache(self) -> bool:
-        """Whether no operation holds cached pages."""
+        """Whether nothing pins a page of the prefix cache."""
         return bool(self._wheel.can_clear_cache())
 
     def clear_cache(self) -> bool:
-        """Forget every cached prefix; False when some are held."""
+        """Forget every cached prefix; False while a page is pinned."""
         self._backlog.pages_changed()
         return bool(self._wheel.clear_cache())
 
     def clear_device_cache(self) -> bool:
-        """Forget the prefixes on the device and keep those of the host."""
+        """Forget the prefixes on the device and keep those of the host tier."""
         self._backlog.pages_changed()
         return bool(self._wheel.clear_l1_cache())
 

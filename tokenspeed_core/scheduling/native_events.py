@@ -57,10 +57,9 @@ class NativeEvents:
 
     def tick(self, tick: StorageTick) -> Any:
         """The clock and the permissions of a round."""
-        pressure = self._wheel.StoragePressure()
-        pressure.queued_operations = tick.queued_operations
-        pressure.queued_bytes = tick.queued_bytes
-        pressure.oldest_operation_us = tick.oldest_operation_us
+        pressure = self._wheel.StoragePressure(
+            tick.queued_operations, tick.queued_bytes, tick.oldest_operation_us
+        )
         return self._wheel.Cache.StorageTick(
             tick.now_us, tick.allow_forward, tick.allow_storage, pressure
         )

@@ -52,6 +52,9 @@ class Population:
     _by_id: dict[str, Tracked] = field(factory=dict)
     _counts: dict[Stage, int] = field(factory=lambda: dict.fromkeys(Stage, 0))
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._by_id
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""The way of a request out of the wheel.
+
+A finished request stays known until its last row is answered and the next plan was made. An abort
+waits for the forwards in flight: the wheel frees an aborted request's pages at once and may give
+them to another row while the device still writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define, field
+
+from tokenspeed_core.scheduling.backlog import Backlog
+from tokenspeed_core.scheduling.flight import Flight, Forward
+from tokenspeed_core.scheduling.native_events import NativeEvents
+from tokenspeed_core.scheduling.population import Population, Stage, Tracked
+
+
+@define(eq=False, kw_only=True)
+class Endings:
+    """Requests that ended and are still known, and how many of them wait for their abort."""
+
+    population: Population
+    flight: Flight
+    backlog: Backlog
+    events: NativeEvents
+    num_held: int = 0
+    _leaving: list[Tracked] = field(factory=list)
+
+    def end(self, request: Tracked) -> None:
+        """Take a request for ended: its rows in flight must come back without a token."""
+        if request.stage is Stage.WAITING:
+            self.backlog.left_waiting(request)
+        self.population.move(request, Stage.ENDED)
+        self._leaving.append(request)
+        self.flight.mark_late(request.request_id)
+        self.backlog.pages_changed()
+
+    def end_held(self, request: Tracked) -> None:
+        """The same, with an abort that is owed once no forward in flight names the request."""
+        self.end(request)
+        self.num_held += 1
+        request.is_abort_held = True
+
+    def release_aborts(self, forward: Forward) -> dict[int, list[Any]]:
+        """The aborts that follow the rows of a forward just taken out of flight, by row."""
+        released: dict[int, list[Any]] = {}
+        for row, request in enumerate(forward.rows.requests):
+            if not request.is_abort_held:
+                continue
+            released[row] = []
+            if not self.flight.names(request.request_id):
+                self.num_held -= 1
+                request.is_abort_held = False
+                released[row] = [self.events.abort(request.request_id)]
+        return released
+
+    def num_answering(self) -> int:
+        """How many ended requests have rows in flight."""
+        return sum(self.flight.names(request.request_id) for request in self._leaving)
+
+    def forget_answered(self) -> None:
+        """The plan just made let go of the ended requests whose rows were all answered."""
+        leaving, self._leaving = self._leaving, []
+        for request in leaving:
+            if self.flight.names(request.request_id):
+                self._leaving.append(request)
+            else:
+                self.population.forget(request)
