@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from attrs import define, field
@@ -160,16 +160,32 @@ def test_an_unknown_control_operation_is_answered_with_the_choices() -> None:
     assert "open, open_gated" in reply.message
 
 
+class Freezer(Plugin):
+    """Answers "freeze" with whatever the test put there."""
+
+    name = "freezer"
+    act: Callable[[], None]
+
+    @hookimpl
+    def control_operations(self) -> Sequence[ControlOperation]:
+        return [ControlOperation("freeze", self._freeze)]
+
+    def _freeze(self, arguments: object) -> ControlReply:
+        self.act()
+        return ControlReply("freeze", success=True)
+
+
 def test_a_control_acts_after_the_requests_that_came_before_it() -> None:
-    """Requests of one batch before a freeze reach the scheduler; later ones are withheld."""
-    engine = EngineFixture()
+    """In one batch, what came before a freeze is in the scheduler, what came after is withheld."""
+    engine, plugin = engine_with(Freezer)
+    assert isinstance(plugin, Freezer)
+    plugin.act = engine.loop.controls.freeze
     engine.add("before", 5, budget=3)
-    engine.round()
-    engine.loop.controls.freeze()
+    engine.put(ControlRequest("freeze"))
     engine.add("after", 5, budget=3)
     engine.rounds(5)
-    assert engine.received.ids() == []
     assert engine.loop.requests.ids() == ["before", "after"]
+    assert engine.scheduler.sizes.waiting == 1 and engine.plane.num_forwards == 0
     engine.loop.controls.thaw()
     before, after = engine.run_to_end("before", "after")
     assert before.tokens == after.tokens == telling_tokens(3)
