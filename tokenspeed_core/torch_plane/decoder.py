@@ -126,8 +126,8 @@ class Decoder:
         self._rotary = RotaryTable(config, positions, device=device)
 
     @torch.inference_mode()
-    def forward(self, inputs: ForwardInputs, cache: PagedKVCache) -> torch.Tensor:
-        """Logits [n, vocab_size] of `inputs.logit_rows`, in the model's dtype.
+    def hidden(self, inputs: ForwardInputs, cache: PagedKVCache) -> torch.Tensor:
+        """Normalised hidden states [n, hidden_size] of `inputs.logit_rows`, in the model's dtype.
 
         The keys and values of all tokens are in their pages when it returns.
         """
@@ -137,5 +137,13 @@ class Decoder:
         for layer in self.layers:
             x = layer(x, step)
         wanted = x.index_select(0, inputs.logit_rows)
-        wanted = F.rms_norm(wanted, self._norm.shape, self._norm, self.config.rms_norm_eps)
-        return self._head(wanted)
+        return F.rms_norm(wanted, self._norm.shape, self._norm, self.config.rms_norm_eps)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab_size] of hidden states [n, hidden_size]."""
+        return self._head(hidden)
+
+    def forward(self, inputs: ForwardInputs, cache: PagedKVCache) -> torch.Tensor:
+        """Logits [n, vocab_size] of `inputs.logit_rows`."""
+        return self.logits(self.hidden(inputs, cache))
