@@ -150,7 +150,7 @@ class _Commit:
             return
         is_numerical = row in self.nan_rows or state.has_nan_chunk
         if is_numerical and not state.is_finished:
-            state.finish_reason = abort_reason(NAN_TEXT, error_type=NUMERICAL_ERROR)
+            state.end_without_token(abort_reason(NAN_TEXT, error_type=NUMERICAL_ERROR))
         if state.is_finished:
             # A token drawn from NaN logits, or after an abort, is nobody's: it is not delivered.
             self.tokens.drop(row)

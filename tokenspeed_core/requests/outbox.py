@@ -59,7 +59,7 @@ class Outbox:
     def fail(self, state: RequestState, reason: FinishReason) -> None:
         """End a request with an abort; one that ended otherwise meanwhile keeps its reason."""
         if state.finish_reason is None:
-            state.finish_reason = reason
+            state.end_without_token(reason)
         self.end(state)
 
     def refuse(self, request_id: str, message: str, *, status_code: int | None) -> None:

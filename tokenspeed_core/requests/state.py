@@ -56,6 +56,16 @@ class RequestState:
     output_alternatives: list[TokenAlternatives] = field(factory=list)
     has_nan_chunk: bool = False
 
+    def end_without_token(self, reason: FinishReason) -> None:
+        """Finish for a cause that brings no token of its own.
+
+        At an interval of 1 each commit delivers what it took, so nothing is left to send; `sent` is
+        not kept up to date for rows that are taken many at once.
+        """
+        self.finish_reason = reason
+        if self.interval == 1:
+            self.sent = len(self.output_ids)
+
     @property
     def prompt_len(self) -> int:
         """Prompt length in tokens."""

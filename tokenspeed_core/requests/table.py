@@ -119,7 +119,7 @@ class RequestTable:
             self.sweep_markers()
             return None
         if state.finish_reason is None or state.is_aborted:
-            state.finish_reason = abort_reason(message)
+            state.end_without_token(abort_reason(message))
             state.is_aborted = True
             state.notify = notify
             self.attention[state.column] = 0
