@@ -137,8 +137,11 @@ def test_prompt_logprobs_and_alternatives_reach_the_frontend(depth: int) -> None
     assert prompt.values[1:] == pytest.approx([-(p + 1) / 10 for p in range(100, 599)])
     assert prompt.token_ids == list(range(101, 601))
     assert prompt.alternatives is not None
-    assert prompt.alternatives[0] is None
-    assert prompt.alternatives[1] == (pytest.approx([-10.1, -11.1]), [102, 901])
+    first, second = prompt.alternatives[:2]
+    assert first is None
+    assert second is not None
+    assert second[0] == pytest.approx([-10.1, -11.1])
+    assert second[1] == [102, 901]
     last = scored.chunks[-1]
     assert last.details is not None
     assert (last.tokens, last.details.logprobs) == ([1000], [-1.0])
