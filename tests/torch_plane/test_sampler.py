@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.torch_plane.rows import Table, Wish, sample_alone
+from tokenspeed_core.testing.sampling_table import Table, Wish, sample_alone
 from tokenspeed_hookspecs import SamplingParams
 
 VOCAB = 1000

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.torch_plane.rows import CPU, EOS, Table, Wish, sample_alone
+from tokenspeed_core.testing.sampling_table import CPU, EOS, Table, Wish, sample_alone
 from tokenspeed_core.torch_plane.penalties import PenaltyCounts
 from tokenspeed_hookspecs import SamplingParams
 
@@ -22,7 +22,7 @@ def test_penalties_follow_their_definitions() -> None:
         counts.add(row, torch.tensor([token]))
     strengths = torch.tensor([2.0, 0.5, 0.25]).view(3, 1, 1)
     logits = torch.tensor([[4.0, -1.0, 1.0, 3.0, 0.0, -2.0]])
-    penalised = counts.apply(logits, row, strengths)
+    penalised = counts.apply(logits, row, strengths=strengths)
     assert penalised.tolist() == [[2.0, -2.0 - 0.75, 0.5 - 1.0 - 0.25, 3.0, 0.0, -2.0]]
 
 
@@ -33,7 +33,7 @@ def test_counts_outgrow_their_table() -> None:
     for n, name in enumerate(names):
         counts.begin(name, [n % 4])
     strengths = torch.tensor([2.0, 0.0, 0.0]).view(3, 1, 1).expand(3, 20, 1)
-    penalised = counts.apply(torch.ones(20, 4), counts.rows_of(names), strengths)
+    penalised = counts.apply(torch.ones(20, 4), counts.rows_of(names), strengths=strengths)
     assert penalised.argmin(-1).tolist() == [n % 4 for n in range(20)]
 
 
@@ -46,7 +46,8 @@ def test_a_row_of_counts_is_clean_for_the_next_request() -> None:
     counts.begin("new", [])
     strengths = torch.ones(3, 1, 1) * 2
     assert torch.equal(
-        counts.apply(torch.ones(1, 4), counts.rows_of(["new"]), strengths), torch.ones(1, 4)
+        counts.apply(torch.ones(1, 4), counts.rows_of(["new"]), strengths=strengths),
+        torch.ones(1, 4),
     )
     assert len(counts) == 1
 
@@ -56,7 +57,7 @@ def test_ids_beyond_the_vocabulary_are_not_counted() -> None:
     counts = PenaltyCounts(4, CPU)
     counts.begin("r", [-1, 99, 2])
     strengths = torch.tensor([2.0, 0.0, 0.0]).view(3, 1, 1)
-    assert counts.apply(torch.ones(1, 4), counts.rows_of(["r"]), strengths).tolist() == [
+    assert counts.apply(torch.ones(1, 4), counts.rows_of(["r"]), strengths=strengths).tolist() == [
         [1.0, 1.0, 0.5, 1.0]
     ]
 

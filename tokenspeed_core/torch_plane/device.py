@@ -22,7 +22,7 @@ class Mark:
     @property
     def is_reached(self) -> bool:
         """Whether everything before the mark is done; never waits."""
-        return self._event is None or self._event.query()
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]  # torch has no type for it
 
     def wait(self) -> None:
         """Wait until everything before the mark is done."""
@@ -36,7 +36,7 @@ class Device:
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
         self._is_cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._is_cuda else None
+        self._stream = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]  # as above
 
     def enter(self) -> None:
         """Make the calling thread work in the plane's stream."""
@@ -73,8 +73,8 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError(
             [
-                f"engine.device: {name!r} is not there; torch {torch.__version__} sees {count} CUDA "
-                "devices. Is this a CPU build of torch?"
+                f"engine.device: {name!r} is not there; torch {torch.__version__} sees {count} "
+                "CUDA devices. Is this a CPU build of torch?"
             ]
         )
     return device

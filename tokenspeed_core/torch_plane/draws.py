@@ -20,7 +20,7 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
     if whole == 0:
         values, tokens = logits.max(dim=-1)
         return tokens, values
-    blocks = logits[:, :whole].unflatten(-1, (whole // BLOCK, BLOCK))
+    blocks = logits[:, :whole].view(rows, whole // BLOCK, BLOCK)
     block = blocks.amax(dim=-1).argmax(dim=-1)
     chosen = blocks[torch.arange(rows, device=logits.device), block]
     values, places = chosen.max(dim=-1)
@@ -39,7 +39,7 @@ def drawn_tokens(logits: Tensor, uniforms: Tensor) -> Tensor:
     """Return one token a row int64 [n], drawn from float32 logits [n, vocab].
 
     `uniforms` float64 [n] in (0, 1) says where in the row's cumulated probability the token lies.
-    Tokens at -inf are never drawn; a row without a finite best returns some token of the vocabulary.
+    Tokens at -inf are never drawn; a row without a finite best returns just any token.
     """
     # In float64 the sum over a vocabulary rounds far below what a draw can tell apart, also where
     # a device adds in another order for another number of rows.

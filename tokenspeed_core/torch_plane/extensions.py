@@ -3,8 +3,8 @@
 
 On this plane `batch` is the scheduler's own Batch. `build_model` gets the decoder, `logits` the
 tensor [rows, vocab] before sampling (it may change it in place, or return another of its shape),
-`sampled` the tokens int64 [rows], all on the device; those of rows that do not complete their prompt
-mean nothing.
+`sampled` the tokens int64 [rows], all on the device; those of rows that do not complete their
+prompt mean nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attrs import define
 from torch import Tensor
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_hookspecs import AdmittedRequest, Batch, DataPlaneExtension
 
-# A stage of a plugin's own: its arguments are those of the stage.
-Stage = Callable[..., Any]
+
+@define
+class _Stage:
+    """One stage of every extension that has it, by plugin name."""
+
+    name: str
+    # The plugins' own methods, found by name: what they take is the stage's contract.
+    functions: dict[str, Callable[..., Any]]
+
+    def call(self, *arguments: object) -> None:
+        for plugin in self.functions:
+            self.call_one(plugin, *arguments)
+
+    def call_one(self, plugin: str, *arguments: object) -> Any:
+        try:
+            return self.functions[plugin](*arguments)
+        except Exception as error:
+            raise EngineError(
+                f"the extension of plugin {plugin!r} failed in stage {self.name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 class Extensions:
@@ -34,57 +54,43 @@ class Extensions:
 
     def build_model(self, model: object) -> None:
         """Show the extensions the built model."""
-        _call_all(self._build_model, "build_model", model)
+        self._build_model.call(model)
 
     def admitted(self, requests: Sequence[AdmittedRequest]) -> None:
         """Tell of requests before their first forward."""
-        _call_all(self._on_admit, "on_admit", requests)
+        self._on_admit.call(requests)
 
     def prepare_inputs(self, batch: Batch, inputs: dict[str, object]) -> None:
         """Hand each extension what its plugin attached, None if nothing."""
-        for name, stage in self._prepare_inputs:
-            _call(name, "prepare_inputs", stage, batch, inputs.get(name))
+        for name in self._prepare_inputs.functions:
+            self._prepare_inputs.call_one(name, batch, inputs.get(name))
 
     def logits(self, batch: Batch, logits: Tensor) -> Tensor:
         """Let the extensions change the logits, one after another."""
-        for name, stage in self._logits:
-            changed = _call(name, "logits", stage, batch, logits)
+        for name in self._logits.functions:
+            changed = self._logits.call_one(name, batch, logits)
             if changed is not None:
-                logits = _same_shape(name, changed, logits)
+                logits = _same_shape(changed, logits, plugin=name)
         return logits
 
     def sampled(self, batch: Batch, tokens: Tensor) -> None:
         """Show the tokens."""
-        _call_all(self._sampled, "sampled", batch, tokens)
+        self._sampled.call(batch, tokens)
 
     def released(self, request_ids: Sequence[str]) -> None:
         """Tell of requests that ended."""
-        _call_all(self._on_release, "on_release", request_ids)
+        self._on_release.call(request_ids)
 
 
-def _bound(extensions: Sequence[DataPlaneExtension], stage: str) -> list[tuple[str, Stage]]:
-    return [(e.name, getattr(e, stage)) for e in extensions if hasattr(e, stage)]
+def _bound(extensions: Sequence[DataPlaneExtension], stage: str) -> _Stage:
+    found = {e.name: getattr(e, stage) for e in extensions if hasattr(e, stage)}
+    return _Stage(stage, found)
 
 
-def _call_all(stages: list[tuple[str, Stage]], stage: str, *arguments: object) -> None:
-    for name, function in stages:
-        _call(name, stage, function, *arguments)
-
-
-def _call(name: str, stage: str, function: Stage, *arguments: object) -> Any:
-    try:
-        return function(*arguments)
-    except Exception as error:
-        raise EngineError(
-            f"the extension of plugin {name!r} failed in stage {stage}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _same_shape(name: str, changed: Tensor, logits: Tensor) -> Tensor:
+def _same_shape(changed: Tensor, logits: Tensor, *, plugin: str) -> Tensor:
     if changed.shape != logits.shape:
         raise EngineError(
-            f"the extension of plugin {name!r} returned logits of shape {tuple(changed.shape)}, "
+            f"the extension of plugin {plugin!r} returned logits of shape {tuple(changed.shape)}, "
             f"expected {tuple(logits.shape)}"
         )
     return changed

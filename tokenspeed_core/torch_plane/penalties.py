@@ -58,18 +58,17 @@ class PenaltyCounts:
         ones = torch.ones_like(rows, dtype=torch.int32)
         self._said.index_put_((rows, tokens), ones, accumulate=True)
 
-    def apply(self, logits: Tensor, rows: Tensor, strengths: Tensor) -> Tensor:
+    def apply(self, logits: Tensor, rows: Tensor, *, strengths: Tensor) -> Tensor:
         """Return penalised logits float32 [n, vocab].
 
         `strengths` float32 [3, n, 1] holds the repetition, frequency and presence penalties.
         """
-        repetition, frequency, presence = strengths
-        repetition = repetition.clamp(min=SMALLEST_REPETITION)
+        repetition = strengths[0].clamp(min=SMALLEST_REPETITION)
         said = self._said[rows]
         seen = self._prompt[rows] | (said > 0)
         scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits = torch.where(seen, scaled, logits)
-        return logits - frequency * said - presence * (said > 0)
+        return logits - strengths[1] * said - strengths[2] * (said > 0)
 
     def _grow(self) -> None:
         old = self._said.shape[0]

@@ -51,7 +51,8 @@ class Task(Generic[T]):
     @property
     def value(self) -> T:
         """What the function returned; only after a `wait` that found no error."""
-        assert self._done.is_set() and self.error is None
+        assert self._done.is_set()
+        assert self.error is None
         return self._value  # type: ignore[return-value]  # T itself may allow None
 
 

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from attrs import define, frozen
-from torch import Tensor
 
 from tokenspeed_core.torch_plane.device import Device, Mark
 from tokenspeed_core.torch_plane.logprobs import Scores
@@ -30,8 +28,8 @@ class Outputs:
         scores, prompt = self.scores, self.prompt_scores
         is_bad = self.sampled.is_bad.numpy()
         return ForwardResult(
-            tokens=self.sampled.tokens.numpy(),
-            logprobs=None if scores is None else scores.values.numpy(),
+            tokens=self.sampled.tokens.tolist(),
+            logprobs=None if scores is None else scores.values.tolist(),
             alternatives=_alternatives(scores),
             prompt_logprobs=None if prompt is None else prompt.values.numpy(),
             prompt_alternatives=_alternatives(prompt),
@@ -43,7 +41,7 @@ class Outputs:
 class TorchForward:
     """A forward that was posted to the plane's thread."""
 
-    task: Task[Outputs]
+    task: Task[Outputs | None]
 
 
 def collect(
@@ -52,29 +50,13 @@ def collect(
     """Begin to copy a forward's tensors to the host, and mark where the copies end."""
     return Outputs(
         Sampled(device.to_host(sampled.tokens), device.to_host(sampled.is_bad)),
-        _to_host(device, scores),
-        _to_host(device, prompt_scores),
+        None if scores is None else scores.each(device.to_host),
+        None if prompt_scores is None else prompt_scores.each(device.to_host),
         device.mark(),
-    )
-
-
-def _to_host(device: Device, scores: Scores | None) -> Scores | None:
-    if scores is None:
-        return None
-
-    def copied(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else device.to_host(tensor)
-
-    return Scores(
-        device.to_host(scores.values),
-        copied(scores.alternative_values),
-        copied(scores.alternative_ids),
     )
 
 
 def _alternatives(scores: Scores | None) -> Alternatives | None:
     if scores is None or scores.alternative_values is None or scores.alternative_ids is None:
         return None
-    values, ids = scores.alternative_values.numpy(), scores.alternative_ids.numpy()
-    assert values.dtype == np.float32 and scores.alternative_ids.dtype is torch.int64
-    return Alternatives(values, ids)
+    return Alternatives(scores.alternative_values.numpy(), scores.alternative_ids.numpy())

@@ -37,7 +37,7 @@ class SamplingRows:
 
     def take(self, places: Places) -> SamplingRows:
         """Some of the rows."""
-        requests = [self.requests[place] for place in places]
+        requests = [self.requests[place] for place in places.tolist()]
         return SamplingRows(requests, self.columns[places], self.samples[places])
 
     @property
@@ -108,7 +108,9 @@ class Sampler:
             where, some = self._tensor(penalised), rows.take(penalised)
             strengths = [some.columns[n] for n in ("repetition", "frequency", "presence")]
             logits[where] = self.counts.apply(
-                logits[where], self._count_rows(some), self._tensor(np.stack(strengths)[..., None])
+                logits[where],
+                self._count_rows(some),
+                strengths=self._tensor(np.stack(strengths)[..., None]),
             )
         self._add_bias(logits, rows)
         self._bar_endings(logits, rows)
@@ -117,15 +119,15 @@ class Sampler:
     def _add_bias(self, logits: Tensor, rows: SamplingRows) -> None:
         biased = np.flatnonzero(rows.columns["has_bias"])
         if biased.size:
-            ids = [rows.requests[place].bias_ids for place in biased]
-            values = [rows.requests[place].bias_values for place in biased]
+            ids = [rows.requests[place].bias_ids for place in biased.tolist()]
+            values = [rows.requests[place].bias_values for place in biased.tolist()]
             index = (self._repeated(biased, ids), self._tensor(np.concatenate(ids)))
             logits.index_put_(index, self._tensor(np.concatenate(values)), accumulate=True)
 
     def _bar_endings(self, logits: Tensor, rows: SamplingRows) -> None:
         barred = np.flatnonzero(rows.bars_endings)
         if barred.size:
-            ids = [rows.requests[place].ending_ids for place in barred]
+            ids = [rows.requests[place].ending_ids for place in barred.tolist()]
             index = (self._repeated(barred, ids), self._tensor(np.concatenate(ids)))
             logits.index_put_(index, logits.new_tensor(-torch.inf))
 

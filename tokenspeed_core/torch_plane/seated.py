@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import define, field
+from attrs import define
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.torch_plane.randomness import seed_of
@@ -48,8 +48,8 @@ GREEDY_BELOW = 1e-6
 class SeatedRequest:
     """An admitted request: its parameters as columns, and its own few arrays.
 
-    `bias_ids` int64 and `bias_values` float32 are added to the logits; `ending_ids` int64 are barred
-    until `min_new_tokens` were sampled. `saved_length` is set while it is retracted.
+    `bias_ids` int64 and `bias_values` float32 are added to the logits; `ending_ids` int64 are
+    barred until `min_new_tokens` were sampled. `saved_length` is set while it is retracted.
     """
 
     request_id: str
@@ -66,7 +66,7 @@ class SeatedRequest:
 class Seats:
     """The admitted requests by id, and the columns over the slots."""
 
-    def __init__(self, num_slots: int, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, num_slots: int, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self.columns: Columns = np.zeros(num_slots, COLUMNS)
         self.occupants: list[SeatedRequest | None] = [None] * num_slots
         self._admitted: dict[str, SeatedRequest] = {}
@@ -106,20 +106,19 @@ class Seats:
                 or seated.request_id != request_id
                 or seated.incarnation != incarnation
             ):
-                fresh.append(self._seat(request_id, slot, incarnation))
+                fresh.append(self._seat(request_id, slot, incarnation=incarnation))
         self._advance(batch)
         return fresh
 
     def save(self, request_id: str, slot: int) -> None:
         """Note a retracted request's length, and free its slot."""
         seated = self.occupants[slot]
-        if seated is None or seated.request_id != request_id:
-            raise EngineError(
-                f"a snapshot names request {request_id!r} in slot {slot}, which holds "
-                f"{seated.request_id if seated else 'nobody'!r}; the plan and the plane disagree"
-            )
-        seated.saved_length = int(self.columns["length"][slot])
-        self.occupants[slot] = None
+        if seated is not None and seated.request_id == request_id:
+            seated.saved_length = int(self.columns["length"][slot])
+            self.occupants[slot] = None
+        elif (seated := self._admitted.get(request_id)) is not None:
+            # Its prompt was computed elsewhere, and no row of it ran here yet.
+            seated.saved_length = int(seated.columns["length"])
 
     def restore(self, request_id: str, slot: int) -> None:
         """Seat a retracted request in its new slot, as long as it was."""
@@ -131,7 +130,7 @@ class Seats:
         self._take(seated, slot)
         self.columns["length"][slot] = seated.saved_length
 
-    def _seat(self, request_id: str, slot: int, incarnation: int) -> SeatedRequest:
+    def _seat(self, request_id: str, slot: int, *, incarnation: int) -> SeatedRequest:
         seated = self._admitted.get(request_id)
         if seated is None:
             raise EngineError(

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""The page pools, and the cache operations between them.
+
+The snapshot pool holds the pages of retracted requests, the host pool those that were written back.
+Operations run in the plan's order on the plane's thread, before the pages they leave are used
+again, so nobody waits for their acknowledgments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+from tokenspeed_core.torch_plane.seated import Seats
+from tokenspeed_hookspecs import CacheOperation, CacheOperationKind, PageMove, Plan
+
+HOST_TIER = 0
+Pages = npt.NDArray[np.int64]
+
+
+@frozen(eq=False)
+class CachePools:
+    """One cache group's pages on the device, and the pools behind it that exist."""
+
+    group: str
+    device: PagedKVCache
+    snapshots: PagedKVCache | None = None
+    host: PagedKVCache | None = None
+
+    def prepare(self, plan: Plan) -> None:
+        """Zero and copy pages as the plan says, in that order."""
+        zero = plan.zero.get(self.group)
+        if zero is not None and len(zero):
+            self.device.zero(zero.tolist())
+        copy = plan.copy.get(self.group)
+        if copy is not None and len(copy):
+            self.device.copy(copy[:, 0].tolist(), copy[:, 1].tolist())
+
+    def run(self, operation: CacheOperation, seats: Seats) -> bool:
+        """Run one operation; False for a kind that is a plugin's own."""
+        if operation.kind is CacheOperationKind.OTHER:
+            return False
+        request_id = operation.request_id
+        if operation.kind is CacheOperationKind.SNAPSHOT and request_id is not None:
+            seats.save(request_id, operation.slot)
+        for move in operation.moves:
+            self._move(operation.kind, move)
+        if operation.kind is CacheOperationKind.RESTORE and request_id is not None:
+            seats.restore(request_id, operation.slot)
+        return True
+
+    def _move(self, kind: CacheOperationKind, move: PageMove) -> None:
+        if move.group != self.group:
+            raise EngineError(
+                f"a {kind.value} moves pages of cache group {move.group!r}; this model has only "
+                f"{self.group!r}"
+            )
+        for source, target, pages in self._routes(kind, move):
+            source.copy_to(target, pages[0].tolist(), destinations=pages[1].tolist())
+
+    def _routes(
+        self, kind: CacheOperationKind, move: PageMove
+    ) -> Iterator[tuple[PagedKVCache, PagedKVCache, Pages]]:
+        """Which pool copies which pages, int64 [2, n] of sources and destinations, to which."""
+        pages = np.array([move.sources, move.destinations], dtype=np.int64)
+        if kind is CacheOperationKind.SNAPSHOT:
+            yield self.device, _existing(self.snapshots, "snapshot", kind=kind), pages
+        elif kind is CacheOperationKind.WRITE_BACK:
+            yield self.device, _existing(self.host, "host", kind=kind), pages
+        elif kind is CacheOperationKind.LOAD_BACK:
+            yield _existing(self.host, "host", kind=kind), self.device, pages
+        else:
+            in_host = np.array(move.source_tiers, dtype=np.int64) == HOST_TIER
+            if in_host.any():
+                yield _existing(self.host, "host", kind=kind), self.device, pages[:, in_host]
+            if not in_host.all():
+                source = _existing(self.snapshots, "snapshot", kind=kind)
+                yield source, self.device, pages[:, ~in_host] if in_host.size else pages
+
+
+def _existing(pool: PagedKVCache | None, name: str, *, kind: CacheOperationKind) -> PagedKVCache:
+    if pool is None:
+        raise EngineError(
+            f"the plan has a {kind.value} and this engine has no {name} pages; was the scheduler's "
+            f"{name}_pages changed after the data plane was built?"
+        )
+    return pool

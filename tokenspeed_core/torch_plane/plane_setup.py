@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""What the plane is built from, decided and checked before any weight is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from attrs import frozen
+
+from tokenspeed_core.config import EngineConfig, SchedulerSection
+from tokenspeed_core.errors import ConfigError
+from tokenspeed_core.models.config import ModelConfig
+from tokenspeed_core.models.progress import Progress, Silent
+from tokenspeed_core.models.resolve import resolve_model
+from tokenspeed_core.models.weights import WeightSource
+from tokenspeed_core.torch_plane.device import choose_device, choose_dtype
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+from tokenspeed_hookspecs import CacheGroup, ModelInfo
+
+GROUP = "full"
+OPTIONS = ("model", "progress")
+# The scheduler needs a page beyond those of a request's tokens.
+SPARE_PAGES = 1
+
+
+class RunnableModel(Protocol):
+    """A model whose shape is known and whose weights can be had: a ModelFolder is one."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Its shape."""
+
+    def open_weights(self) -> WeightSource:
+        """Return its weights, checked against the shape."""
+
+
+@frozen(kw_only=True)
+class PlaneSetup:
+    """Model, device, number format and sizes."""
+
+    model: RunnableModel
+    progress: Progress
+    info: ModelInfo
+    device: torch.device
+    dtype: torch.dtype
+    threads: int | None
+    sizes: SchedulerSection
+
+    @property
+    def group(self) -> CacheGroup:
+        """The one cache group: every layer attends to everything."""
+        return CacheGroup(GROUP, self.sizes.page_size)
+
+    def pool(self, num_pages: int, device: torch.device) -> PagedKVCache:
+        """A pool of pages of this model."""
+        return PagedKVCache(
+            self.model.config,
+            num_pages,
+            page_size=self.sizes.page_size,
+            dtype=self.dtype,
+            device=device,
+        )
+
+
+def prepare(config: EngineConfig, options: Mapping[str, Any]) -> PlaneSetup:
+    """Find the model and decide everything else; ConfigError lists what does not fit.
+
+    Options: `model`, a RunnableModel to use instead of the one `engine.model` names; `progress`,
+    a Progress that hears of downloads, conversions and loading.
+    """
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise ConfigError(
+            [f"data_plane.{name}: the torch plane has no such option" for name in unknown]
+        )
+    progress: Progress = options.get("progress") or Silent()
+    device = choose_device(config.engine.device)
+    dtype = choose_dtype(config.engine.dtype, device)
+    model: RunnableModel = options.get("model") or resolve_model(config.engine.model, progress)
+    shape = model.config
+    setup = PlaneSetup(
+        model=model,
+        progress=progress,
+        info=ModelInfo(
+            name=model.name,
+            vocab_size=shape.vocab_size,
+            max_model_len=config.engine.max_model_len or shape.max_position_embeddings,
+            eos_token_ids=shape.eos_token_ids,
+            dtype=str(dtype).removeprefix("torch."),
+            num_layers=shape.num_layers,
+            hidden_size=shape.hidden_size,
+        ),
+        device=device,
+        dtype=dtype,
+        threads=config.engine.threads,
+        sizes=config.scheduler,
+    )
+    if problems := _problems(setup, wanted_len=config.engine.max_model_len):
+        raise ConfigError(problems)
+    return setup
+
+
+def _problems(setup: PlaneSetup, wanted_len: int | None) -> list[str]:
+    problems = []
+    longest = setup.model.config.max_position_embeddings
+    if wanted_len is not None and wanted_len > longest:
+        problems.append(
+            f"engine.max_model_len: {setup.model.name} knows {longest} positions, got {wanted_len}"
+        )
+    sizes = setup.sizes
+    # Without a length of its own the scheduler's capacity limits requests; it must hold some.
+    needed = 1 + SPARE_PAGES + -(-(wanted_len or 1) // sizes.page_size)
+    if sizes.num_pages < needed:
+        problems.append(
+            f"scheduler.num_pages: {sizes.num_pages} pages of {sizes.page_size} tokens are too few "
+            f"for a request of {wanted_len or 1} tokens; at least {needed} are needed"
+        )
+    return problems + _memory_problems(setup)
+
+
+def _memory_problems(setup: PlaneSetup) -> list[str]:
+    """Whether the pools can fit at all; their memory is taken only as pages are used."""
+    shape, sizes = setup.model.config, setup.sizes
+    page = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * sizes.page_size
+    page *= setup.dtype.itemsize
+    on_host = sizes.host_pages
+    on_device = sizes.num_pages + sizes.snapshot_pages
+    if setup.device.type == "cpu":
+        on_host, on_device = on_host + on_device, 0
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    problems = []
+    if on_host * page > available:
+        problems.append(_too_large(on_host, page, available=available, place="memory"))
+    if on_device:
+        free, _total = torch.cuda.mem_get_info(setup.device)
+        if on_device * page > free:
+            problems.append(_too_large(on_device, page, available=free, place=str(setup.device)))
+    return problems
+
+
+def _too_large(num_pages: int, page: int, *, available: int, place: str) -> str:
+    return (
+        f"scheduler.num_pages: all pools together hold {num_pages} pages of {page:,} bytes, "
+        f"{num_pages * page:,} in all, and {place} has {available:,}"
+    )
