@@ -50,9 +50,7 @@ def load(candidate: Candidate, table: Mapping[str, Any]) -> LoadedPlugin:
 
 def _load(candidate: Candidate, table: Mapping[str, Any]) -> LoadedPlugin:
     found = _found(candidate)
-    plugin = found if isinstance(found, type) else type(found)
-    if not issubclass(plugin, Plugin):
-        raise CompositionError([f"expected a subclass of tokenspeed_hookspecs.Plugin, got {found}"])
+    plugin = _class_of(found)
     source = candidate.source
     problems = _name_problems(plugin, candidate)
     problems += api_problems(plugin.api, source.requires if source else ())
@@ -71,6 +69,20 @@ def _load(candidate: Candidate, table: Mapping[str, Any]) -> LoadedPlugin:
         options=options,
         instance=instance,
     )
+
+
+def find_class(candidate: Candidate) -> type[Plugin]:
+    """Import a candidate's class; CompositionError says why that fails."""
+    return _class_of(_found(candidate))
+
+
+def _class_of(found: Any) -> type[Plugin]:
+    plugin = found if isinstance(found, type) else type(found)
+    if not issubclass(plugin, Plugin):
+        raise CompositionError(
+            [f"expected a subclass of tokenspeed_hookspecs.Plugin, got {found!r}"]
+        )
+    return plugin
 
 
 def _found(candidate: Candidate) -> Any:

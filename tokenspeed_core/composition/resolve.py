@@ -6,13 +6,13 @@ Every problem of every plugin is found before the first is reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
 from tokenspeed_core.composition.ordering import order
 from tokenspeed_core.composition.plugin_class import LoadedPlugin, load
-from tokenspeed_core.composition.selection import Candidate, Chosen, Selection, select
+from tokenspeed_core.composition.selection import Chosen, Selection, select
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.config.nearest import unknown
 from tokenspeed_core.errors import CompositionError
@@ -35,8 +35,26 @@ class Resolved:
     failed: tuple[FailedPlugin, ...]
 
 
+@frozen
+class Examined:
+    """Everything that was found out; `failed` holds required and optional plugins alike."""
+
+    loaded: tuple[LoadedPlugin, ...]
+    failed: tuple[FailedPlugin, ...]
+    problems: tuple[str, ...]
+    selection: Selection
+
+
 def resolve(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Resolved:
     """Select, import, check and order; CompositionError lists every problem found."""
+    examined = examine(config, plugins)
+    if examined.problems:
+        raise CompositionError(list(examined.problems))
+    return Resolved(examined.loaded, examined.failed)
+
+
+def examine(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Examined:
+    """Do all that `resolve` does, and report instead of raising."""
     selection = select(config, plugins)
     problems = [*selection.problems, *_unknown_tables(config, selection)]
     failed = [FailedPlugin(name, (text,)) for name, text in selection.missing_optional.items()]
@@ -45,34 +63,24 @@ def resolve(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Resolved:
         try:
             plugin = load(candidate, config.tables.get(candidate.name, {}))
         except CompositionError as error:
-            _take_failure(candidate, error, problems=problems, failed=failed)
+            source = candidate.source.distribution if candidate.source else ""
+            failed.append(FailedPlugin(candidate.name, tuple(error.problems), source))
+            problems.extend(error.problems if candidate.is_required else [])
         else:
             problems.extend(_twice(plugin, loaded))
             loaded[plugin.plugin] = plugin
     problems.extend(_clashes(list(loaded.values())))
-    after = {plugin.name: plugin.plugin.after for plugin in loaded.values()}
+    ordered, cycles = _ordered(loaded.values())
+    return Examined(ordered, tuple(failed), (*problems, *cycles), selection)
+
+
+def _ordered(loaded: Iterable[LoadedPlugin]) -> tuple[tuple[LoadedPlugin, ...], list[str]]:
+    by_name = {plugin.name: plugin for plugin in loaded}
     try:
-        names = order(after)
+        names = order({name: plugin.plugin.after for name, plugin in by_name.items()})
     except CompositionError as error:
-        raise CompositionError([*problems, *error.problems]) from error
-    if problems:
-        raise CompositionError(problems)
-    by_name = {plugin.name: plugin for plugin in loaded.values()}
-    return Resolved(tuple(by_name[name] for name in names), tuple(failed))
-
-
-def _take_failure(
-    candidate: Candidate,
-    error: CompositionError,
-    *,
-    problems: list[str],
-    failed: list[FailedPlugin],
-) -> None:
-    if candidate.is_required:
-        problems.extend(error.problems)
-        return
-    source = candidate.source.distribution if candidate.source else ""
-    failed.append(FailedPlugin(candidate.name, tuple(error.problems), source))
+        return tuple(by_name[name] for name in sorted(by_name)), error.problems
+    return tuple(by_name[name] for name in names), []
 
 
 def _twice(plugin: LoadedPlugin, loaded: dict[type, LoadedPlugin]) -> list[str]:

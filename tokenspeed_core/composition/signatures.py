@@ -49,6 +49,12 @@ def implemented(plugin: type[Plugin]) -> dict[str, str]:
     return {opts["specname"] or name: name for name, _, opts in _methods(plugin) if opts}
 
 
+def implementation_options(plugin: type[Plugin], hook: str) -> Mapping[str, Any] | None:
+    """Return how a class implements a hook, in pluggy's words, or None if it does not."""
+    name = implemented(plugin).get(hook)
+    return None if name is None else getattr(getattr(plugin, name), IMPLEMENTATION_MARK)
+
+
 def signature_problems(plugin: type[Plugin]) -> list[str]:
     """Return everything wrong with a class's hooks, in the order of their names."""
     specs = hook_specs()

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""The command line of an engine with plugins: their options are flags, their commands are found.
+
+The plugins are known only once `--config` and `--plugins` were read, so those are read first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import attrs
+
+from tokenspeed_core.composition.plugin_class import find_class
+from tokenspeed_core.composition.resolve import examine
+from tokenspeed_core.composition.selection import Chosen, select
+from tokenspeed_core.config import EngineConfig, add_flags, add_table_flags, from_flags
+from tokenspeed_core.config.flags import reject_unknown
+from tokenspeed_core.errors import CompositionError
+from tokenspeed_hookspecs import CliCommand, Plugin
+
+
+def parse(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], *, plugins: Sequence[Chosen] = ()
+) -> tuple[argparse.Namespace, EngineConfig]:
+    """Parse a command's arguments; `parser` holds its own flags and those of `add_flags`.
+
+    CompositionError (ConfigError for flags and files) lists what is wrong.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_flags(first)
+    chosen, _ = first.parse_known_args(arguments)
+    add_plugin_flags(parser, from_flags(chosen), plugins=plugins)
+    namespace, extras = parser.parse_known_args(arguments)
+    reject_unknown(parser, extras)
+    return namespace, from_flags(namespace)
+
+
+def add_plugin_flags(
+    parser: argparse.ArgumentParser, config: EngineConfig, *, plugins: Sequence[Chosen] = ()
+) -> None:
+    """Add `--<plugin>-<option>` for every option of the chosen plugins."""
+    problems = []
+    for candidate in select(config, plugins).candidates:
+        try:
+            plugin = find_class(candidate)
+        except CompositionError:
+            continue  # composition reports it, with everything else that is wrong
+        name = getattr(plugin, "name", None)
+        if not isinstance(name, str) or not attrs.has(plugin.Options):
+            continue
+        try:
+            add_table_flags(parser, plugin.Options, table=name, prefix=f"{name}_")
+        except argparse.ArgumentError as error:
+            problems.append(f"plugin {name!r}: {error}")
+    if problems:
+        raise CompositionError(problems)
+
+
+def cli_commands(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> list[CliCommand]:
+    """Return the subcommands of the chosen plugins; no plugin is made for it."""
+    commands: dict[str, CliCommand] = {}
+    for member in examine(config, plugins).loaded:
+        if member.plugin.cli_commands is Plugin.cli_commands:
+            continue
+        ask = cast(Callable[[Any], Sequence[CliCommand]], member.plugin.cli_commands)
+        for command in ask(member.plugin):
+            if command.name in commands:
+                text = f"plugin {member.name!r}: command {command.name!r} is taken already"
+                raise CompositionError([text])
+            commands[command.name] = command
+    return list(commands.values())
