@@ -20,9 +20,11 @@ class Quarantine:
 
     log: logging.Logger
     errors: dict[str, int] = field(factory=dict)
-    _watching: dict[str, tuple[tuple[str, Function], ...]] = field(factory=dict)
+    _watching: dict[str, tuple[Function, ...]] = field(factory=dict)
     _streaks: dict[tuple[str, str], int] = field(factory=dict)
+    _failed_now: set[str] = field(factory=set)
     _dropped: set[str] = field(factory=set)
+    _names: dict[Function, str] = field(factory=dict)
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -32,33 +34,43 @@ class Quarantine:
     def watch(self, found: Implementations) -> Callable[[Round], None]:
         """Return one call for a hook's observers; it never raises."""
         hook, watching, streaks = found.hook, self._watching, self._streaks
-        watching[hook] = tuple(zip(found.plugins, found.functions, strict=True))
+        watching[hook] = found.functions
+        names = dict(zip(found.functions, found.plugins, strict=True))
 
         def call(round: Round) -> None:
-            for plugin, function in watching[hook]:
+            for function in watching[hook]:
                 try:
                     function(round)
-                    if streaks:
-                        streaks.pop((plugin, hook), None)
                 except Exception as cause:  # the failure policy of observers is owned here
-                    self.log.debug("observer %s failed", plugin, exc_info=True)
-                    self.failed(plugin, hook, cause=cause)
+                    self.log.debug("observer failed", exc_info=True)
+                    self.failed(names[function], hook, cause=cause)
+            if streaks:
+                self.settle(hook)
 
+        self._names.update(names)
         return call
 
     def failed(self, plugin: str, hook: str, *, cause: Exception) -> None:
         """Take note of a failure; the third in a row in one hook drops the observer."""
         count = self.errors[plugin] = self.errors.get(plugin, 0) + 1
         streak = self._streaks[plugin, hook] = self._streaks.get((plugin, hook), 0) + 1
+        self._failed_now.add(plugin)
         if count == 1:
             self.log.error("observer %r failed in hook %s", plugin, hook, exc_info=cause)
         if streak >= TOLERATED and plugin not in self._dropped:
             self._drop(plugin, hook)
 
+    def settle(self, hook: str) -> None:
+        """End a call: who did not fail in it has no streak in this hook any more."""
+        for plugin, each in list(self._streaks):
+            if each == hook and plugin not in self._failed_now:
+                del self._streaks[plugin, each]
+        self._failed_now.clear()
+
     def _drop(self, plugin: str, hook: str) -> None:
         self._dropped.add(plugin)
         for each, watchers in self._watching.items():
-            self._watching[each] = tuple(pair for pair in watchers if pair[0] != plugin)
+            self._watching[each] = tuple(f for f in watchers if self._names[f] != plugin)
         self.log.error(
             "observer %r is switched off: %d failures in a row in hook %s", plugin, TOLERATED, hook
         )

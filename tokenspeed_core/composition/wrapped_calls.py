@@ -38,8 +38,9 @@ def watch(
         try:
             caller(round=round)
         except Exception as cause:  # the failure policy of observers is owned by the quarantine
-            quarantine.log.debug("observers failed", exc_info=True)
+            quarantine.log.debug("observer failed", exc_info=True)
             quarantine.failed(_culprit(caller, cause), hook, cause=cause)
+        quarantine.settle(hook)
 
     return call
 

@@ -33,7 +33,7 @@ class FinishLine(Plugin):
         request_id = safe(finished.request_id)
         if self.options.stats:
             self.engine.log.info("Req: %s Finish! RequestStats(%s)", request_id, stats(finished))
-        elif finished.output_tokens:
+        elif finished.prefilled_at is not None:
             self.engine.log.info("Req: %s Finish! Accept_num_tokens_avg: %s", request_id, 0.0)
 
 
