@@ -30,7 +30,7 @@ from tokenspeed_core.scheduling.entrance import Entrance
 from tokenspeed_core.scheduling.flight import Flight, Forward, Rows
 from tokenspeed_core.scheduling.native_events import EventQueue, NativeEvents
 from tokenspeed_core.scheduling.operations import device_order
-from tokenspeed_core.scheduling.population import Population, Stage
+from tokenspeed_core.scheduling.population import Population, Stage, Tracked
 from tokenspeed_core.scheduling.submissions import SubmissionRules
 from tokenspeed_core.scheduling.withholding import without_rows
 from tokenspeed_hookspecs import (
@@ -90,6 +90,7 @@ class NativeScheduler:
             backlog=self._backlog,
             events=self._events,
         )
+        self._restoring: dict[int, Tracked] = {}
         self._steady: Rows | None = None
         self._active_pages: int | None = None
 
@@ -107,7 +108,7 @@ class NativeScheduler:
 
     @property
     def sizes(self) -> SchedulerSizes:
-        """Counts kept here; active pages are asked for once per plan, since that walks tables."""
+        """Counts kept here; active pages are asked for once per change, for that walks tables."""
         count = self._population.count
         retracted = count(Stage.RETRACTED)
         if self._active_pages is None:
@@ -202,9 +203,14 @@ class NativeScheduler:
             return ()
         operations = device_order(natives, self._groups)
         for operation in operations:
-            if operation.kind is CacheOperationKind.SNAPSHOT and operation.request_id is not None:
-                self._population.move(self._population[operation.request_id], Stage.RETRACTED)
+            if operation.request_id is None:
+                continue
+            request = self._population[operation.request_id]
+            if operation.kind is CacheOperationKind.SNAPSHOT:
+                self._population.move(request, Stage.RETRACTED)
                 self._backlog.pages_changed()
+            else:
+                self._restoring[operation.op_id] = request
         return operations
 
     def _batch(self, native: Any) -> Batch | None:
@@ -285,8 +291,6 @@ class NativeScheduler:
             self._endings.end_held(requests[row])
         if self._endings.num_held:
             followers.update(self._endings.release_aborts(forward))
-        if outcome.finished or outcome.aborted:
-            self._active_pages = None
         self._queue.add(answer(forward, outcome, followers=followers))
 
     def queue_events(self, events: Sequence[object]) -> None:
@@ -302,8 +306,16 @@ class NativeScheduler:
             head.add([*tick.events, self._events.tick(tick)])
         if done:
             head.add([self._events.done(acknowledgment) for acknowledgment in done])
-            self._backlog.pages_changed()
+            self._note_done(done)
         self._give(head)
+
+    def _note_done(self, done: Sequence[CacheAcknowledgment]) -> None:
+        self._backlog.pages_changed()
+        for acknowledgment in done:
+            request = self._restoring.pop(acknowledgment.op_id, None)
+            if request is not None and request.stage is Stage.RETRACTED:
+                # Back on the device and not yet running; the wheel counts it there.
+                self._population.move(request, Stage.PREFILLING)
 
     def advance(self) -> None:
         """Give everything queued in one call; nothing queued, no call."""
@@ -312,6 +324,7 @@ class NativeScheduler:
     def _give(self, queue: EventQueue) -> None:
         events = queue.take()
         if events is not None:
+            self._active_pages = None
             _guarded(self._wheel.advance, events)
 
     def drain_events(self) -> Sequence[object]:
