@@ -57,7 +57,8 @@ def build_inputs(
         num_extends=batch.num_extends,
         slots=batch.slots.tolist(),
         incarnations=batch.incarnations,
-        block_table=batch.block_tables[group],
+        # The scheduler's own table may not be written to, and torch warns of such arrays.
+        block_table=batch.block_tables[group].copy(),
         logit_rows=torch.from_numpy(wanted).to(device, non_blocking=True),
     )
 

@@ -62,7 +62,7 @@ class PlaneThread:
     def __init__(self, name: str = "torch-plane") -> None:
         self._queue: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._failure: BaseException | None = None
-        self._stopping = False
+        self.is_stopping = False
         # A daemon, so that an engine that was never stopped cannot keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -93,12 +93,12 @@ class PlaneThread:
         """Raise EngineError if a posted function failed, or the thread was stopped."""
         if self._failure is not None:
             self._raise(self._failure)
-        if self._stopping:
+        if self.is_stopping:
             raise EngineError("the data plane was used after it was stopped")
 
     def stop(self) -> None:
         """Drop what has not begun, end the thread and wait for it; again does nothing."""
-        self._stopping = True
+        self.is_stopping = True
         self._queue.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -121,7 +121,7 @@ class PlaneThread:
                 left.drop(EngineError("the data plane was stopped"))
 
     def _serve(self, task: Task[Any]) -> None:
-        if self._failure is not None or self._stopping:
+        if self._failure is not None or self.is_stopping:
             task.drop(self._failure or EngineError("the data plane was stopped"))
             return
         task.run()

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT
+"""A tiny engine on the torch plane, and an extension to watch and change it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tokenspeed_core.testing.tiny_model import TinyModel, tiny_model
+from tokenspeed_core.testing.torch_engine import TorchEngine, TorchSetup
+
+MakeEngine = Callable[..., TorchEngine]
+
+
+@pytest.fixture(scope="session")
+def tiny() -> TinyModel:
+    """One tiny model for all tests; nothing changes its weights."""
+    return tiny_model()
+
+
+@pytest.fixture
+def start_engine(tiny: TinyModel) -> Iterator[MakeEngine]:
+    """Start engines of the tiny model, by TorchSetup's options; they are stopped at the end."""
+    with ExitStack() as stack:
+
+        def start(**options: object) -> TorchEngine:
+            setup = TorchSetup(**{"model": tiny, **options})  # type: ignore[arg-type]  # by name
+            return stack.enter_context(TorchEngine(setup))
+
+        yield start

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""One rank that runs a real model on the torch plane, driven until its requests have ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from attrs import define, field
+
+from tokenspeed_core.composition.build import Surroundings, build_rank
+from tokenspeed_core.composition.selection import Chosen
+from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
+from tokenspeed_core.testing.scripted_frontend import ManualFrontend
+from tokenspeed_core.testing.streams import Stream
+from tokenspeed_hookspecs import AddRequest
+
+MAX_ROUNDS = 100_000
+
+
+@define(kw_only=True)
+class TorchSetup:
+    """What differs from the usual small engine: fp32 on the CPU, page 16, 8 requests at a time.
+
+    `scheduler` and `engine` are options by name; `model` an object to run instead of a named one.
+    """
+
+    model: object = None
+    depth: int = 1
+    engine: Mapping[str, Any] = field(factory=dict)
+    scheduler: Mapping[str, Any] = field(factory=dict)
+    plugins: tuple[Chosen, ...] = ()
+
+    def config(self) -> EngineConfig:
+        """The engine's configuration."""
+        engine = {"dtype": "float32", "device": "cpu", "depth": self.depth, **self.engine}
+        scheduler = {
+            "page_size": 16,
+            "num_pages": 513,
+            "max_batch_size": 8,
+            "max_scheduled_tokens": 256,
+            **self.scheduler,
+        }
+        return EngineConfig(
+            engine=EngineSection(**engine),
+            scheduler=SchedulerSection(**scheduler),
+            without=("batch_log", "finish_line"),
+            data_plane={} if self.model is None else {"model": self.model},
+        )
+
+
+class TorchEngine:
+    """A started rank, as a context manager."""
+
+    def __init__(self, setup: TorchSetup) -> None:
+        self.frontend = ManualFrontend()
+        self.rank = build_rank(
+            setup.config(), setup.plugins, surroundings=Surroundings(frontend=self.frontend)
+        )
+
+    def __enter__(self) -> TorchEngine:
+        self.rank.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.rank.stop()
+
+    def generate(
+        self, requests: Sequence[AddRequest], *, at_once: int | None = None
+    ) -> list[Stream]:
+        """Run requests, at most so many at a time, to their ends; their streams in order."""
+        waiting = deque(requests)
+        width = len(requests) if at_once is None else at_once
+        for _ in range(MAX_ROUNDS):
+            for _ in range(min(len(waiting), width - len(self.rank.loop.requests))):
+                self.frontend.put(waiting.popleft())
+            self.rank.loop.round()
+            if not waiting and not len(self.rank.loop.requests):
+                return [self.frontend.received[request.request_id] for request in requests]
+        raise AssertionError(f"still running after {MAX_ROUNDS} rounds")
