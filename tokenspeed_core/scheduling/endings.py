@@ -27,6 +27,7 @@ class Endings:
     backlog: Backlog
     events: NativeEvents
     num_held: int = 0
+    has_suspects: bool = False  # pages of an aborted request were published with a later plan
     _leaving: list[Tracked] = field(factory=list)
 
     def end(self, request: Tracked) -> None:
@@ -43,6 +44,8 @@ class Endings:
         self.end(request)
         self.num_held += 1
         request.is_abort_held = True
+        # The plan that named it again published what its earlier forward had written.
+        self.has_suspects |= self.flight.names(request.request_id)
 
     def release_aborts(self, forward: Forward) -> dict[int, list[Any]]:
         """The aborts that follow the rows of a forward just taken out of flight, by row."""

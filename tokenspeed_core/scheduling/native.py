@@ -164,6 +164,8 @@ class NativeScheduler:
     def plan(self) -> Plan:
         """What to run next. What is queued goes first: a cancelled request must not begin."""
         self.advance()
+        if self._endings.has_suspects and not self._endings.num_held:
+            self._endings.has_suspects = not self.clear_cache()
         if self._backlog:
             self._hand_over()
         native = _guarded(self._wheel.next_execution_plan)
@@ -190,6 +192,8 @@ class NativeScheduler:
     def _hand_over(self) -> None:
         num_answering = self._endings.num_answering()
         for spec in self._entrance.hand_over(self._wheel, num_answering=num_answering):
+            if self._endings.has_suspects:
+                spec.max_cached_prefix_tokens = 0
             _guarded(self._wheel.submit_requests, [spec])
 
     def _dropped(self, abort: Any) -> SchedulerAbort:
