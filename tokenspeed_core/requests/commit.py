@@ -18,6 +18,7 @@ from attrs import define
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.requests.finish import FinishRules
 from tokenspeed_core.requests.flight import InFlight
+from tokenspeed_core.requests.logprob_values import finite
 from tokenspeed_core.requests.outbox import Outbox
 from tokenspeed_core.requests.row_tokens import RowTokens
 from tokenspeed_core.requests.state import RequestState
@@ -190,11 +191,11 @@ class _Commit:
                 f"request {state.request_id!r} asked for logprobs and the forward reported none; "
                 "the data plane did not learn of the wish on admission"
             )
-        state.output_logprobs.append(float(self.result.logprobs[at]))
+        state.output_logprobs += finite(np.asarray(self.result.logprobs[at : at + 1])).tolist()
         top, found = state.logprobs.top, self.result.alternatives
         if top and found is not None:
             state.output_alternatives.append(
-                (found.logprobs[at, :top].tolist(), found.token_ids[at, :top].tolist())
+                (finite(found.logprobs[at, :top]).tolist(), found.token_ids[at, :top].tolist())
             )
 
     def _deliver(self, state: RequestState) -> None:

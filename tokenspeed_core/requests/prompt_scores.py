@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.requests.logprob_values import finite
 from tokenspeed_hookspecs import Alternatives, PromptLogprobs, TokenAlternatives
 
 
@@ -54,11 +55,11 @@ class PromptScores:
         if self._finalised is not None:
             return
         at = position - self.start
-        self._values[at : at + len(values)] = values
+        self._values[at : at + len(values)] = finite(values)
         self._known[at : at + len(values)] = True
         if self.top and alternatives is not None:
             rows = zip(
-                alternatives.logprobs[:, : self.top].tolist(),
+                finite(alternatives.logprobs[:, : self.top]).tolist(),
                 alternatives.token_ids[:, : self.top].tolist(),
                 strict=True,
             )
