@@ -20,7 +20,7 @@ from tokenspeed_core.composition.quarantine import Quarantine
 from tokenspeed_core.composition.rank import Rank
 from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.resolve import Resolved, resolve
-from tokenspeed_core.composition.round_hooks import freeze
+from tokenspeed_core.composition.round_hooks import RoundHooks, freeze
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import CompositionError
@@ -134,11 +134,13 @@ class _Build:
         engine.bind_drivers(scheduler, plane)
         extensions = self.plugins.ask_for_lists("extend_data_plane", plane=plane)
         quarantine = Quarantine(self.around.log)
-        loop = EventLoop(self._parts(scheduler, plane, quarantine=quarantine))
+        hooks = freeze(self.plugins.manager, quarantine)
+        loop = EventLoop(self._parts(scheduler, plane, hooks=hooks))
         engine.bind_loop(loop)
         return Rank(
             config=self.config,
             loop=loop,
+            hooks=hooks,
             engine=engine,
             scheduler=scheduler,
             data_plane=plane,
@@ -148,7 +150,7 @@ class _Build:
         )
 
     def _parts(
-        self, scheduler: SchedulerDriver, plane: DataPlane, *, quarantine: Quarantine
+        self, scheduler: SchedulerDriver, plane: DataPlane, *, hooks: RoundHooks
     ) -> LoopParts:
         around, engine = self.around, self.config.engine
         return LoopParts(
@@ -156,7 +158,7 @@ class _Build:
             data_plane=plane,
             frontend=around.frontend,
             ranks=around.ranks,
-            hooks=freeze(self.plugins.manager, quarantine),
+            hooks=hooks,
             settings=LoopSettings(
                 self._limits(scheduler, plane), engine.depth, engine.stream_interval
             ),

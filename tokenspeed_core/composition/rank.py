@@ -13,6 +13,7 @@ from tokenspeed_core.composition.plugin_set import PluginSet
 from tokenspeed_core.composition.quarantine import Quarantine
 from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.resolve import FailedPlugin
+from tokenspeed_core.composition.round_hooks import RoundHooks
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_hookspecs import DataPlane, DataPlaneExtension, SchedulerDriver
@@ -24,6 +25,7 @@ class Rank:
 
     config: EngineConfig
     loop: EventLoop
+    hooks: RoundHooks
     engine: RankEngine
     scheduler: SchedulerDriver
     data_plane: DataPlane

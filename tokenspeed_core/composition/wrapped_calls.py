@@ -70,15 +70,13 @@ def joined_events(answers: Iterable[Iterable[object]]) -> list[object]:
 
 
 def _culprit(caller: pluggy.HookCaller, cause: Exception) -> str:
-    """Name the plugin whose function the exception came out of: the first one on its way."""
-    codes = {
-        implementation.function.__code__: implementation.plugin_name
-        for implementation in caller.get_hookimpls()
-        if hasattr(implementation.function, "__code__")
-    }
+    """Name the plugin whose method the exception came out of: the innermost one on its way."""
+    owners = {id(each.plugin): each.plugin_name for each in caller.get_hookimpls()}
+    found = " or ".join(sorted(owners.values()))
     trace = cause.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return codes[trace.tb_frame.f_code]
+        code = trace.tb_frame.f_code
+        first = trace.tb_frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        found = owners.get(id(first), found)
         trace = trace.tb_next
-    return " or ".join(sorted(set(codes.values())))
+    return found

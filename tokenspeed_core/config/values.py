@@ -93,9 +93,12 @@ def encode(value: object) -> Any:
 def from_text(text: str, wanted: Any) -> Any:
     """Return a flag's text as the nearest TOML value; a text that does not fit stays a text."""
     plain = [member for member in union_members(wanted) or (wanted,) if member is not type(None)]
-    if any((typing.get_origin(member) or member) in _LISTS for member in plain):
-        names = {text} & {entry for member in plain for entry in typing.get_args(member)}
-        return names.pop() if names else [part.strip() for part in text.split(",") if part.strip()]
+    if text in {entry for member in plain for entry in typing.get_args(member)}:
+        return text  # a literal beside a list: `auto`, or names
+    for member in plain:
+        if (typing.get_origin(member) or member) in _LISTS:
+            element = (typing.get_args(member) or (str,))[0]
+            return [from_text(part.strip(), element) for part in text.split(",") if part.strip()]
     converters: dict[Any, Callable[[str], Any]] = {int: int, float: float}
     for member in plain:
         try:
