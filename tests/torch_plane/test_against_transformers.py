@@ -44,6 +44,10 @@ class Reference:
     prompts: list[list[int]]
     tokens: list[list[int]]
 
+    def first(self, count: int) -> Reference:
+        """The first of them."""
+        return Reference(self.prompts[:count], self.tokens[:count])
+
 
 def reference_tokens(model: transformers.PreTrainedModel, prompt: Sequence[int]) -> list[int]:
     """Greedy tokens of one prompt, whether they end the text or not."""
@@ -97,11 +101,12 @@ def test_greedy_tokens_are_those_of_transformers(
     reference: Reference, model: ModelFolder, *, batch: int, depth: int, way: str
 ) -> None:
     """All tokens are the same, with a cold cache and again with prefix hits."""
+    asked = reference if batch > 1 or IS_FULL else reference.first(2)
     scheduler = {"max_batch_size": 16, "page_size": PAGE, **WAYS[way]}
     with TorchEngine(TorchSetup(model=model, depth=depth, scheduler=scheduler)) as engine:
-        cold = engine.generate(greedy_requests(reference), at_once=batch)
-        assert [stream.tokens for stream in cold] == reference.tokens
-        warm = engine.generate(greedy_requests(reference, "again"), at_once=batch)
-        assert [stream.tokens for stream in warm] == reference.tokens
+        cold = engine.generate(greedy_requests(asked), at_once=batch)
+        assert [stream.tokens for stream in cold] == asked.tokens
+        warm = engine.generate(greedy_requests(asked, "again"), at_once=batch)
+        assert [stream.tokens for stream in warm] == asked.tokens
         hits = [stream.chunks[-1].cached_tokens for stream in warm]
-        assert all(hits[i] for i, prompt in enumerate(reference.prompts) if len(prompt) > PAGE)
+        assert all(hits[i] for i, prompt in enumerate(asked.prompts) if len(prompt) > PAGE)

@@ -12,7 +12,7 @@ from tokenspeed_core.testing.messages import request
 from tokenspeed_core.testing.streams import Stream
 from tokenspeed_core.testing.torch_engine import TorchEngine
 from tokenspeed_core.torch_plane import logprobs
-from tokenspeed_core.torch_plane.logprobs import score, score_hidden, spread
+from tokenspeed_core.torch_plane.logprobs import Scores, score, score_hidden, spread
 from tokenspeed_hookspecs import AddRequest, LogprobOptions, PromptLogprobs
 
 MakeEngine = Callable[..., TorchEngine]
@@ -32,23 +32,29 @@ def prompt_scores(stream: Stream) -> PromptLogprobs:
     return found[0]
 
 
+def alternatives(scores: Scores) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and ids of the alternatives, which were asked for."""
+    assert scores.alternative_values is not None
+    assert scores.alternative_ids is not None
+    return scores.alternative_values, scores.alternative_ids
+
+
 def test_a_score_is_the_log_softmax() -> None:
     """Values are those of the targets, alternatives the best ones in order."""
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)).bfloat16()
     expected = torch.log_softmax(logits.float(), -1)
     scores = score(logits, torch.tensor([4, 0, 49]), top=2)
+    values, ids = alternatives(scores)
     assert scores.values.tolist() == [float(expected[i, t]) for i, t in enumerate((4, 0, 49))]
-    assert torch.equal(scores.alternative_values, expected.sort(-1, descending=True).values[:, :2])
-    assert torch.equal(expected.gather(-1, scores.alternative_ids), scores.alternative_values)
+    assert torch.equal(values, expected.sort(-1, descending=True).values[:, :2])
+    assert torch.equal(expected.gather(-1, ids), values)
 
 
 def test_equal_alternatives_come_alike_for_any_number_wanted() -> None:
     """Among ties, the first alternatives do not depend on how many are asked for."""
     logits = torch.zeros(1, 1000)
-    wide = score(logits, torch.tensor([0]), top=20).alternative_ids
-    narrow = score(logits, torch.tensor([0]), top=3).alternative_ids
-    assert wide is not None
-    assert narrow is not None
+    wide = alternatives(score(logits, torch.tensor([0]), top=20))[1]
+    narrow = alternatives(score(logits, torch.tensor([0]), top=3))[1]
     assert narrow.tolist() == wide[:, :3].tolist()
 
 
@@ -68,7 +74,7 @@ def test_scoring_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     parts = score_hidden(hidden, targets, head=logits_of, vocab=50, top=2)
     assert asked == [3, 3, 3, 1]
     assert torch.allclose(parts.values, whole.values)
-    assert torch.equal(parts.alternative_ids, whole.alternative_ids)
+    assert torch.equal(alternatives(parts)[1], alternatives(whole)[1])
 
 
 def test_scores_of_some_rows_find_their_places() -> None:
@@ -77,7 +83,7 @@ def test_scores_of_some_rows_find_their_places() -> None:
     wide = spread(scores, torch.tensor([2, 0]), num_rows=3)
     quarter = float(torch.tensor(0.25).log())
     assert wide.values.tolist() == pytest.approx([quarter, 0.0, quarter])
-    assert wide.alternative_values.shape == (3, 1)
+    assert alternatives(wide)[0].shape == (3, 1)
 
 
 @pytest.mark.parametrize("chunk", [256, 16])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def test_functions_run_in_the_order_they_were_posted(thread: PlaneThread) -> Non
     """A call returns after everything that was posted before it."""
     ran: list[int] = []
     for number in range(50):
-        thread.post(lambda number=number: ran.append(number))
+        thread.post(partial(ran.append, number))
     thread.call(lambda: ran.append(50))
     assert ran == list(range(51))
 

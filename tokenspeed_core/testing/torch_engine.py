@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from attrs import define, field
@@ -64,12 +63,7 @@ class TorchEngine:
         self.rank.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.rank.stop()
 
     def generate(

@@ -57,8 +57,8 @@ def build_inputs(
         num_extends=batch.num_extends,
         slots=batch.slots.tolist(),
         incarnations=batch.incarnations,
-        # The scheduler's own table may not be written to, and torch warns of such arrays.
-        block_table=batch.block_tables[group].copy(),
+        # Narrow rows may be padded with -1, which would index the last page; 0 is the null page.
+        block_table=np.maximum(batch.block_tables[group], 0),
         logit_rows=torch.from_numpy(wanted).to(device, non_blocking=True),
     )
 

@@ -121,6 +121,10 @@ class TorchDataPlane:
         """Run a function on the thread; what it raises is raised here and ends nothing else."""
         return self._started()[0].call(function)
 
+    def num_known_requests(self) -> int:
+        """Requests of which the plane keeps something; for `call`."""
+        return self._started()[1].num_known_requests
+
     def _started(self) -> tuple[PlaneThread, Runner]:
         if self._thread is None:
             raise EngineError("the data plane was used before it was started")

@@ -55,6 +55,11 @@ class Runner:
     extensions: Extensions
     done: deque[Done] = field(factory=deque)
 
+    @property
+    def num_known_requests(self) -> int:
+        """Admitted requests that were not released, and rows of counts in use."""
+        return len(self.seats) + len(self.sampler.counts)
+
     def admit(self, requests: Sequence[AdmittedRequest]) -> None:
         """Learn of requests."""
         for request in requests:
@@ -69,13 +74,17 @@ class Runner:
             self.sampler.end(request_id)
 
     def run(self, plan: Plan, dispatch: Dispatch) -> Outputs | None:
-        """Run a plan: operations, zeroing, copies, forward; None if it has no batch."""
+        """Run a plan: saves, copies, zeroing, fills, forward; None if it has no batch."""
         if plan.operations:
-            self._run_operations(plan.operations)
+            self._run_operations(plan.saves)
         self.pools.prepare(plan)
+        if plan.operations:
+            self._run_operations(plan.fills)
         return None if plan.batch is None else self._forward(plan.batch, dispatch)
 
     def _run_operations(self, operations: Sequence[CacheOperation]) -> None:
+        if not operations:
+            return
         acknowledged = [
             CacheAcknowledgment(operation.op_id, operation.kind)
             for operation in operations

@@ -73,6 +73,9 @@ class Seats:
         self._vocab_size = vocab_size
         self._eos = tuple(eos_token_ids)
 
+    def __len__(self) -> int:
+        return len(self._admitted)
+
     def admit(self, request: AdmittedRequest) -> None:
         """Record a request, before its first row."""
         sampling = request.sampling
