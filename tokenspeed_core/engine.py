@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""An engine in this process: its loop on a thread of its own, its callers on theirs."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal, overload
+
+from attrs import evolve, frozen
+
+from tokenspeed_core.completion import Completion, Growing
+from tokenspeed_core.composition.rank import Rank
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.frontends.in_process import InProcessFrontend
+from tokenspeed_core.models.tokenizer import Tokenizer
+from tokenspeed_core.streams import TextStream, read_async
+from tokenspeed_hookspecs import (
+    AddRequest,
+    ControlReply,
+    ControlRequest,
+    LogprobOptions,
+    SamplingParams,
+)
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, str]]
+
+
+@frozen
+class EngineState:
+    """An engine at a glance; pages and waiting are as of its last outputs."""
+
+    round_number: int
+    num_open: int
+    num_waiting: int
+    active_pages: int
+    total_pages: int
+    plugins: tuple[str, ...]
+
+
+@frozen
+class _Wishes:
+    """Everything about a request but its prompt."""
+
+    sampling: SamplingParams
+    logprobs: LogprobOptions | None = None
+    features: Mapping[str, object] = {}
+    request_id: str | None = None
+    stream: bool = True
+
+
+class LocalEngine:
+    """Use it as a context manager, or `start` and `stop` it.
+
+    A prompt is text, or token ids. What a request may say besides: the fields of `SamplingParams`
+    by name or as `sampling`, `logprobs`, `features` of plugins, `request_id`.
+    """
+
+    def __init__(
+        self, rank: Rank, frontend: InProcessFrontend, *, tokenizer: Tokenizer | None
+    ) -> None:
+        self.rank = rank
+        self.tokenizer = tokenizer
+        self._frontend = frontend
+        self._thread: threading.Thread | None = None
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> LocalEngine:
+        """Load the model, start the plugins and the loop."""
+        self.rank.start()
+        self._frontend.start()
+        self._thread = threading.Thread(target=self._run, name="tokenspeed-loop", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the loop after its round; requests that still run end with an error."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        self._frontend.close()
+        thread.join()
+        self.rank.stop()
+
+    def __enter__(self) -> LocalEngine:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        failure = EngineError("the engine was stopped while the request ran")
+        try:
+            self.rank.loop.run(lambda: False)
+        except Exception as error:
+            # The loop's owner: every stream ends with what ended the loop.
+            failure = EngineError(f"the engine failed: {_told(error)}")
+            failure.__cause__ = error
+        finally:
+            self._frontend.end(failure)
+
+    @property
+    def state(self) -> EngineState:
+        """What the engine is doing."""
+        load = self._frontend.load
+        return EngineState(
+            self.rank.loop.last_round.number,
+            self._frontend.num_open,
+            load.waiting if load else 0,
+            load.active_pages if load else 0,
+            load.total_pages if load else 0,
+            tuple(member.name for member in self.rank.plugins),
+        )
+
+    # --- requests --------------------------------------------------------------------------------
+
+    @overload
+    def generate(self, prompts: str, **wishes: Any) -> Completion: ...
+    @overload
+    def generate(self, prompts: Sequence[Prompt], **wishes: Any) -> list[Completion]: ...
+    def generate(
+        self, prompts: str | Sequence[Prompt], **wishes: Any
+    ) -> Completion | list[Completion]:
+        """Complete one prompt, or several at once, in their order.
+
+        One prompt given as token ids comes in a list: `generate([[1, 2, 3]])`.
+        """
+        wish = _wishes(wishes, stream=False)
+        if isinstance(prompts, str):
+            return self._open(prompts, wish).completion()
+        streams = [self._open(prompt, wish) for prompt in prompts]
+        return [stream.completion() for stream in streams]
+
+    def stream(self, prompt: Prompt, **wishes: Any) -> TextStream:
+        """Text deltas as they come; leaving the stream early aborts the request."""
+        return self._open(prompt, _wishes(wishes, stream=True))
+
+    def astream(self, prompt: Prompt, **wishes: Any) -> AsyncIterator[str]:
+        """The same for asyncio."""
+        request, growing = self._request(prompt, _wishes(wishes, stream=True))
+        return read_async(self._frontend, request, growing=growing)
+
+    def chat(self, messages: Messages, **wishes: Any) -> TextStream:
+        """Stream the answer to a conversation, through the model's chat template."""
+        prompt = self._need_tokenizer().encode_chat(messages, add_generation_prompt=True)
+        return self.stream(prompt, **wishes)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; False if no such request runs."""
+        return self._frontend.abort(request_id)
+
+    def control(
+        self, name: str, *, timeout_s: float | None = None, **arguments: object
+    ) -> ControlReply:
+        """Ask for a control operation and wait for its reply."""
+        return self._frontend.control(ControlRequest(name, arguments), timeout_s=timeout_s)
+
+    def _open(self, prompt: Prompt, wish: _Wishes) -> TextStream:
+        request, growing = self._request(prompt, wish)
+        return TextStream(self._frontend, request, growing=growing)
+
+    def _request(self, prompt: Prompt, wish: _Wishes) -> tuple[AddRequest, Growing]:
+        request_id = wish.request_id or uuid.uuid4().hex
+        if isinstance(prompt, str):
+            prompt = self._need_tokenizer().encode(prompt)
+        request = AddRequest(
+            request_id, prompt, wish.sampling, wish.stream, wish.logprobs, wish.features
+        )
+        stops = [wish.sampling.stop] if isinstance(wish.sampling.stop, str) else wish.sampling.stop
+        reader = self.tokenizer.detokenizer(stops=tuple(stops)) if self.tokenizer else None
+        return request, Growing(request_id, reader)
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise EngineError(
+                "this engine has no tokenizer, so a prompt must be token ids, got text; name a "
+                "model that has one"
+            )
+        return self.tokenizer
+
+
+def _wishes(given: dict[str, Any], *, stream: Literal[True, False]) -> _Wishes:
+    """Sort keyword arguments; TypeError names one that is neither a wish nor a parameter."""
+    own = {
+        name: given.pop(name) for name in ("logprobs", "features", "request_id") if name in given
+    }
+    sampling = given.pop("sampling", None) or SamplingParams()
+    return _Wishes(evolve(sampling, **given), stream=stream, **own)
+
+
+def _told(error: BaseException) -> str:
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"

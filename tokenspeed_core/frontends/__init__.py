@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Where requests come from and outputs go."""

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""A frontend for callers in the engine's own process.
+
+The loop thread puts one object a round into a queue; a thread of the frontend's own sorts it into
+the open streams, so that neither many streams nor a slow reader costs the loop anything. A stream
+gets exactly one end: its last chunk, an error, or the abort its caller asked for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from attrs import define, field, frozen
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_hookspecs import (
+    AbortRequests,
+    AddRequest,
+    ChunkDetails,
+    ControlReply,
+    ControlRequest,
+    FinishKind,
+    FinishReason,
+    Load,
+    Message,
+    OutputBatch,
+)
+
+
+@frozen
+class Chunk:
+    """One delivery of a stream: new tokens, and totals so far."""
+
+    token_ids: list[int]
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    details: ChunkDetails | None = None
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """The request's end, in its last chunk."""
+        return self.details.finish if self.details is not None else None
+
+
+Delivery = Chunk | EngineError
+Deliver = Callable[[Delivery], None]
+
+
+@define(eq=False)
+class _Batch:
+    outputs: OutputBatch
+    load: Load
+
+
+@define(eq=False)
+class InProcessFrontend:
+    """Messages in by `add`, `abort` and `control`; chunks out through the callbacks given to `add`.
+
+    Callbacks run on the frontend's thread and must not block.
+    """
+
+    _inbox: queue.SimpleQueue[Message] = field(factory=queue.SimpleQueue)
+    _outbox: queue.SimpleQueue[_Batch | ControlReply | None] = field(factory=queue.SimpleQueue)
+    _open: dict[str, Deliver] = field(factory=dict)
+    _replies: queue.SimpleQueue[ControlReply | EngineError] = field(factory=queue.SimpleQueue)
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _failure: EngineError | None = None
+    _thread: threading.Thread | None = None
+    is_closed: bool = False
+    load: Load | None = None
+
+    # --- the loop's side -------------------------------------------------------------------------
+
+    def receive(self, wait_s: float | None) -> list[Message]:
+        """Everything that came since the last call; waits for a first one if told to."""
+        found: list[Message] = []
+        try:
+            if wait_s is not None:
+                found.append(self._inbox.get(timeout=wait_s))
+            while True:
+                found.append(self._inbox.get_nowait())
+        except queue.Empty:
+            return found
+
+    def send(self, outputs: OutputBatch, load: Load) -> None:
+        """Take a round's chunks."""
+        self._outbox.put(_Batch(outputs, load))
+
+    def reply(self, reply: ControlReply) -> None:
+        """Take the answer to a control request."""
+        self._outbox.put(reply)
+
+    # --- the callers' side -----------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Streams that have not ended."""
+        return len(self._open)
+
+    def start(self) -> None:
+        """Start sorting outputs."""
+        self._thread = threading.Thread(target=self._sort, name="tokenspeed-outputs", daemon=True)
+        self._thread.start()
+
+    def add(self, request: AddRequest, deliver: Deliver) -> None:
+        """Send a request; ValueError if its id is in use, EngineError once the engine has ended."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if request.request_id in self._open:
+                raise ValueError(
+                    f"request id {request.request_id!r} is in use; ids of live requests differ"
+                )
+            self._open[request.request_id] = deliver
+        self._inbox.put(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; its stream ends here and now. False if it is not open."""
+        deliver = self._take(request_id)
+        if deliver is None:
+            return False
+        self._inbox.put(AbortRequests((request_id,)))
+        reason = FinishReason(FinishKind.ABORT, message="aborted by the caller")
+        deliver(Chunk([], details=ChunkDetails(finish=reason)))
+        return True
+
+    def drop(self, request_id: str) -> None:
+        """Forget a stream nobody reads any more, and abort its request."""
+        if self._take(request_id) is not None:
+            self._inbox.put(AbortRequests((request_id,)))
+
+    def control(self, request: ControlRequest, *, timeout_s: float | None = None) -> ControlReply:
+        """Send a control request and wait for its reply; TimeoutError past the limit."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        self._inbox.put(request)
+        while True:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            try:
+                reply = self._replies.get(timeout=left)
+            except queue.Empty:
+                raise TimeoutError(f"no reply to {request.name!r} within {timeout_s} s") from None
+            if isinstance(reply, EngineError):
+                raise reply
+            if reply.name == request.name:
+                return reply
+
+    def close(self) -> None:
+        """Tell the loop that nothing more will come; it ends after its round."""
+        self.is_closed = True
+
+    def end(self, failure: EngineError) -> None:
+        """The loop has ended: deliver what it sent, then this error to every stream still open."""
+        with self._lock:
+            self._failure = failure
+        self._outbox.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # --- sorting ---------------------------------------------------------------------------------
+
+    def _sort(self) -> None:
+        while (item := self._outbox.get()) is not None:
+            if isinstance(item, ControlReply):
+                self._replies.put(item)
+            else:
+                self.load = item.load
+                self._deliver(item.outputs)
+        assert self._failure is not None, "the queue ends with a reason"
+        with self._lock:
+            left, self._open = list(self._open.values()), {}
+        for deliver in left:
+            deliver(self._failure)
+        self._replies.put(self._failure)
+
+    def _deliver(self, outputs: OutputBatch) -> None:
+        at = 0
+        for row, request_id in enumerate(outputs.request_ids):
+            count = outputs.counts[row]
+            details = outputs.details.get(row)
+            is_last = details is not None and details.finish is not None
+            deliver = self._take(request_id) if is_last else self._open.get(request_id)
+            if deliver is not None:
+                chunk = Chunk(
+                    outputs.token_ids[at : at + count],
+                    outputs.prompt_tokens[row],
+                    outputs.completion_tokens[row],
+                    outputs.cached_tokens[row],
+                    details,
+                )
+                deliver(chunk)
+            at += count
+
+    def _take(self, request_id: str) -> Deliver | None:
+        with self._lock:
+            return self._open.pop(request_id, None)
