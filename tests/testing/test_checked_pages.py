@@ -69,7 +69,7 @@ def test_a_missing_copy_is_found() -> None:
     _run(pages, batch_of([ExtendRow("a", PROMPT, [1, 2])]))
     with pytest.raises(AssertionError, match=r"position 4 \(page 9\) was never written"):
         pages.forward(batch_of([], [DecodeRow("a", [1, 9])]))
-    pages.prepare({}, _copied(2, 9))
+    pages.prepare(_copied(2, 9), {})
     _run(pages, batch_of([], [DecodeRow("a", [1, 9])]))
 
 
@@ -77,9 +77,18 @@ def test_a_page_zeroed_too_early_is_found() -> None:
     """Zeroing a page that a row still reads is reported."""
     pages = _pages("a")
     _run(pages, batch_of([ExtendRow("a", PROMPT, [1, 2])]))
-    pages.prepare({"full": np.array([1], dtype=np.int32)}, {})
+    pages.prepare({}, {"full": np.array([1], dtype=np.int32)})
     with pytest.raises(AssertionError, match=r"position 0 \(page 1\) was never written"):
         pages.forward(batch_of([], [DecodeRow("a", [1, 2])]))
+
+
+def test_a_page_may_be_copied_and_given_away_in_one_plan() -> None:
+    """A copy reads its source before the same plan zeroes it, or copies over it."""
+    pages = _pages("a")
+    _run(pages, batch_of([ExtendRow("a", PROMPT, [1, 2])]))
+    both = {"full": np.array([[2, 9], [1, 2]], dtype=np.int32)}
+    pages.prepare(both, {"full": np.array([1], dtype=np.int32)})
+    _run(pages, batch_of([], [DecodeRow("a", [2, 9])]))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_pages_survive_a_trip_to_another_tier(
     _run(pages, batch_of([ExtendRow("a", PROMPT, [1, 2])]))
     for page in (1, 2):
         pages.run(_move(away, source=page, to=page + 10))
-    pages.prepare({"full": np.array([1, 2], dtype=np.int32)}, {})
+    pages.prepare({}, {"full": np.array([1, 2], dtype=np.int32)})
     for page in (1, 2):
         pages.run(_move(back, source=page + 10, to=page + 100, tier=tier))
     _run(pages, batch_of([], [DecodeRow("a", [101, 102])]))

@@ -95,15 +95,15 @@ class CheckedPages:
         for move in operation.moves:
             self._move(operation.kind, move)
 
-    def prepare(self, zero: PagesByGroup, copy: PagesByGroup) -> None:
-        """Clear fresh pages, then make private copies."""
-        for group, pages in zero.items():
-            fresh = np.asarray(pages, dtype=np.int64)
-            self._device[group].covering(fresh)[fresh] = 0
+    def prepare(self, copy: PagesByGroup, zero: PagesByGroup) -> None:
+        """Make private copies, all sources read first; then clear fresh pages."""
         for group, pairs in copy.items():
             both = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
             cells = self._device[group].covering(both.reshape(-1))
             cells[both[:, 1]] = cells[both[:, 0]]
+        for group, pages in zero.items():
+            fresh = np.asarray(pages, dtype=np.int64)
+            self._device[group].covering(fresh)[fresh] = 0
 
     def forward(self, batch: Batch) -> None:
         """Check what each row has cached, then write what it feeds."""

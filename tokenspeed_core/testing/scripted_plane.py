@@ -119,11 +119,13 @@ class ScriptedDataPlane:
         return done
 
     def execute(self, plan: Plan, dispatch: Dispatch) -> PendingForward | None:
-        """Run a plan in the contract's order: operations, zeroing, copies, the forward."""
-        for operation in plan.operations:
-            self._run(operation)
+        """Run a plan in the contract's order: saves, copies, zeroing, fills, the forward."""
+        if plan.operations:
+            self._run(plan.saves)
         if self.pages is not None:
-            self.pages.prepare(plan.zero, plan.copy)
+            self.pages.prepare(plan.copy, plan.zero)
+        if plan.operations:
+            self._run(plan.fills)
         if plan.batch is None:
             return None
         start = max(time.monotonic(), self._free_at) if self.options.forward_ms else 0.0
@@ -137,14 +139,15 @@ class ScriptedDataPlane:
             time.sleep(max(0.0, pending.due_at - time.monotonic()))
         return pending.result
 
-    def _run(self, operation: CacheOperation) -> None:
-        self.operations[operation.kind] += 1
-        if self.pages is not None:
-            self.pages.run(operation)
-        if operation.kind is CacheOperationKind.RESTORE and operation.request_id is not None:
-            self._given.bind(operation.request_id, operation.slot)
-        if operation.kind is not CacheOperationKind.OTHER:
-            self._unacknowledged.append(CacheAcknowledgment(operation.op_id, operation.kind))
+    def _run(self, operations: Sequence[CacheOperation]) -> None:
+        for operation in operations:
+            self.operations[operation.kind] += 1
+            if self.pages is not None:
+                self.pages.run(operation)
+            if operation.kind is CacheOperationKind.RESTORE and operation.request_id is not None:
+                self._given.bind(operation.request_id, operation.slot)
+            if operation.kind is not CacheOperationKind.OTHER:
+                self._unacknowledged.append(CacheAcknowledgment(operation.op_id, operation.kind))
 
     def _forward(self, batch: Batch, dispatch: Dispatch) -> ForwardResult:
         self.num_forwards += 1

@@ -33,13 +33,13 @@ class CachePools:
     host: PagedKVCache | None = None
 
     def prepare(self, plan: Plan) -> None:
-        """Zero and copy pages as the plan says, in that order."""
-        zero = plan.zero.get(self.group)
-        if zero is not None and len(zero):
-            self.device.zero(zero.tolist())
+        """Copy and zero pages as the plan says, in that order: a source may be zeroed."""
         copy = plan.copy.get(self.group)
         if copy is not None and len(copy):
             self.device.copy(copy[:, 0].tolist(), copy[:, 1].tolist())
+        zero = plan.zero.get(self.group)
+        if zero is not None and len(zero):
+            self.device.zero(zero.tolist())
 
     def run(self, operation: CacheOperation, seats: Seats) -> bool:
         """Run one operation; False for a kind that is a plugin's own."""

@@ -28,6 +28,9 @@ class CacheOperationKind(Enum):
     OTHER = "other"
 
 
+_SAVES = frozenset({CacheOperationKind.SNAPSHOT, CacheOperationKind.WRITE_BACK})
+
+
 @frozen
 class PageMove:
     """Pages of one cache group, source i to destination i."""
@@ -107,9 +110,13 @@ class Batch:
 
 @define(eq=False)
 class Plan:
-    """One round's work, in the order the device must run it: `operations` (snapshots and
-    write-backs, then restores and load-backs), `zero` {group: int32 [n] pages}, `copy` {group:
-    int32 [n, 2] source and destination pages}, then the batch."""
+    """One round's work. The device must run it in this order: `saves`, `copy` {group: int32 [n, 2]
+    source and destination pages}, `zero` {group: int32 [n] pages}, `fills`, then the batch.
+
+    Within a plan pages change hands: what a save reads may be copied over, what a copy reads may be
+    zeroed or filled, and one copy's destination may be another one's source, so that all sources
+    are read before a destination is written. `operations` holds the saves, then the fills.
+    """
 
     batch: Batch | None
     operations: tuple[CacheOperation, ...]
@@ -118,6 +125,16 @@ class Plan:
     aborts: tuple[SchedulerAbort, ...]
     needs_device: bool
     native: object = None
+
+    @property
+    def saves(self) -> Sequence[CacheOperation]:
+        """Snapshots and write-backs: they read device pages that the plan may give away."""
+        return [each for each in self.operations if each.kind in _SAVES]
+
+    @property
+    def fills(self) -> Sequence[CacheOperation]:
+        """Restores, load-backs and plugins' own: they write device pages the batch may read."""
+        return [each for each in self.operations if each.kind not in _SAVES]
 
 
 @frozen
