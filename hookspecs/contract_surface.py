@@ -103,7 +103,7 @@ def hook_marks(function: Callable[..., Any]) -> str:
     mode = getattr(function, "tokenspeed_mode", None)
     if mode is None:
         return ""
-    opts = getattr(function, "tokenspeed_spec")  # noqa: B009  # set by pluggy, unknown to types
+    opts = vars(function)["tokenspeed_spec"]
     return f" [{mode.value}{', first answer' if opts['firstresult'] else ''}]"
 
 

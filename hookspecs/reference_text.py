@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -73,7 +73,8 @@ def readme() -> str:
     """Return the whole page."""
     parts = [INTRODUCTION, "## Hooks\n", hook_table()]
     parts += [hook_text(name, function) for name, function in hooks().items()]
-    parts += ["## The plugin class\n", _code(class_attributes(Plugin))]
+    attributes = "\n".join(f"- `{line}`" for line in class_attributes(Plugin))
+    parts.append(f"## The plugin class\n\n{inspect.getdoc(Plugin)}\n\n{attributes}\n")
     records = {name: each for name, each in public().items() if attrs.has(each)}
     parts += [
         "## Records\n",
@@ -130,29 +131,18 @@ def hook_text(name: str, function: Callable[..., Any]) -> str:
     """Return a hook's contract and its example."""
     text = inspect.getdoc(function) or ""
     example = EXAMPLE.search(text)
-    head = f"def {name}{signature(function)}: ..."
     body = EXAMPLE.sub("", text).strip()
-    code = [head] if example is None else [head, "", *_example(example.group(1))]
-    return f"### {name}\n\n{mode_text(function)}\n\n{body}\n\n{_code(code)}"
-
-
-def _example(text: str) -> Iterator[str]:
-    yield "# for example"
-    yield " ".join(text.split())
+    shown = f"\n\nFor example: `{' '.join(example.group(1).split())}`" if example else ""
+    head = f"`{name}{signature(function)}`, {mode_text(function)}"
+    return f"### {name}\n\n{head}\n\n{body}{shown}\n"
 
 
 def class_text(name: str, owner: type, *, first: list[str]) -> str:
-    """Return a record's or protocol's text and what it holds."""
+    """Return a record's or protocol's text and what it holds, a line each."""
     text = inspect.getdoc(owner) or ""
-    held = [*first, *(_member(line, told) for line, told in members(owner))]
-    return f"### {name}\n\n{text}\n" + (f"\n{_code(held)}" if held else "")
+    held = [*(_item(line, "") for line in first), *(_item(*each) for each in members(owner))]
+    return f"### {name}\n\n{text}\n" + "".join(f"\n{each}" for each in held) + "\n" * bool(held)
 
 
-def _member(line: str, told: str) -> str:
-    is_method = "(" in line.partition(":")[0]
-    text = f"def {line}: ..." if is_method else line
-    return text + "".join(f"\n    # {each}".rstrip() for each in told.splitlines())
-
-
-def _code(lines: list[str]) -> str:
-    return "```python\n" + "\n".join(lines) + "\n```\n"
+def _item(line: str, told: str) -> str:
+    return f"- `{line}`" + (f": {' '.join(told.split())}" if told else "")

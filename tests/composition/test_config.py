@@ -15,6 +15,7 @@ from attrs import field, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenspeed_core.composition.resolve import with_defaults
 from tokenspeed_core.config import (
     EngineConfig,
     EngineSection,
@@ -116,6 +117,14 @@ def problems(given_tables: dict[str, Any]) -> list[str]:
 def test_what_is_written_reads_back_the_same(config: EngineConfig) -> None:
     """Any configuration, written as TOML and read again, is the same configuration."""
     assert from_tables(tomllib.loads(config.to_toml())) == config
+
+
+def test_the_whole_configuration_can_be_fed_back() -> None:
+    """With every plugin's defaults written out, it still loads, and composes the same."""
+    whole = with_defaults(EngineConfig(tables={"batch_log": {"interval": 3}}))
+    assert whole.tables["batch_log"] == {"enabled": True, "interval": 3, "draft_steps": 0}
+    again = from_tables(tomllib.loads(whole.to_toml()))
+    assert with_defaults(again) == whole
 
 
 def test_a_file_is_loaded(tmp_path: Path) -> None:

@@ -98,14 +98,19 @@ def test_a_missing_optional_plugin_is_shown_as_failed() -> None:
     assert "unknown plugin 'rates'" in resolved.failed[0].problems[0]
 
 
-def test_a_broken_plugin_nobody_asked_for_stops_nothing(site: Site) -> None:
-    """Ten good ones and a broken one under `auto`: the ten start, the broken one is listed."""
+def test_a_broken_plugin_nobody_asked_for_stops_nothing(
+    site: Site, compose: Compose, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten good ones and a broken one under `auto`: the ten start, one warning names the other."""
     for number in range(10):
         site.install(f"good{number}")
     site.install("broken", source="raise OSError('no disk')")
-    resolved = resolve(EngineConfig(plugins="auto"))
-    assert len([each for each in resolved.loaded if each.name.startswith("good")]) == 10
-    assert [failed.name for failed in resolved.failed] == ["broken"]
+    with caplog.at_level(logging.WARNING):
+        rank = compose(plugins="auto")
+    assert len([each for each in rank.plugins if each.name.startswith("good")]) == 10
+    assert [failed.name for failed in rank.failed] == ["broken"]
+    assert len(caplog.records) == 1
+    assert "'broken' is not loaded: " in caplog.text
 
 
 def test_a_class_under_two_entry_names_is_called_once(site: Site, compose: Compose) -> None:

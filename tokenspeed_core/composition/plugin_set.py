@@ -66,6 +66,12 @@ class PluginSet:
             self.manager.unregister(name=name)
         self.members.remove(member)
         self.failed.append(FailedPlugin(name, tuple(problems), member.source))
+        self.warn(self.failed[-1])
+
+    def warn(self, plugin: FailedPlugin) -> None:
+        """Say that an optional plugin is left out: the engine starts without what it does."""
+        reasons = "; ".join(plugin.problems)
+        self.log.warning("optional plugin %r is not loaded: %s", plugin.name, reasons)
 
     def start(self) -> None:
         """Start everyone in order; the first failure ends it."""
@@ -99,20 +105,29 @@ def make_plugins(
     # pluggy calls whoever registered last first, so the order is registered from its end.
     for position, member in reversed(list(enumerate(loaded))):
         try:
-            instance = _instance(member, engine)
-            plugins.manager.register(instance, name=member.name)
-            plugins.members[position] = evolve(member, instance=instance)
-        except Exception as error:
-            text = f"plugin {member.name!r} cannot be made: {type(error).__name__}: {error}"
-            if member.is_required:
-                problems.append(text)
-            else:
-                engine.log.warning("optional %s", text, exc_info=error)
-                plugins.failed.append(FailedPlugin(member.name, (text,), member.source))
+            plugins.members[position] = _registered(member, engine, manager=plugins.manager)
+        except CompositionError as error:
+            problems.extend(error.problems if member.is_required else [])
+            plugins.failed.append(FailedPlugin(member.name, tuple(error.problems), member.source))
     if problems:
+        plugins.stop()
         raise CompositionError(problems[::-1])
+    for plugin in plugins.failed:
+        plugins.warn(plugin)
     plugins.members = [each for each in plugins.members if plugins.manager.has_plugin(each.name)]
     return plugins
+
+
+def _registered(
+    member: LoadedPlugin, engine: Engine, *, manager: pluggy.PluginManager
+) -> LoadedPlugin:
+    try:
+        instance = _instance(member, engine)
+        manager.register(instance, name=member.name)
+        return evolve(member, instance=instance)
+    except Exception as error:
+        text = f"plugin {member.name!r} cannot be made: {type(error).__name__}: {error}"
+        raise CompositionError([text]) from error
 
 
 def _instance(member: LoadedPlugin, engine: Engine) -> Plugin:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from tokenspeed_core.composition.ordering import order
 from tokenspeed_core.composition.plugin_class import LoadedPlugin, load
 from tokenspeed_core.composition.selection import Chosen, Selection, select
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.config.nearest import unknown
+from tokenspeed_core.config.values import encode
 from tokenspeed_core.errors import CompositionError
 
 
@@ -51,6 +52,13 @@ def resolve(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Resolved:
     if examined.problems:
         raise CompositionError(list(examined.problems))
     return Resolved(examined.loaded, examined.failed)
+
+
+def with_defaults(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> EngineConfig:
+    """Return the whole configuration: with every option of every plugin that is loaded."""
+    loaded = resolve(config, plugins).loaded
+    tables = {plugin.name: encode(plugin.options_table()) for plugin in loaded}
+    return evolve(config, tables={**config.tables, **tables})
 
 
 def examine(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Examined:
