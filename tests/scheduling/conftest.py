@@ -26,9 +26,9 @@ Settings = Callable[..., SchedulerSettings]
 
 @define(eq=False)
 class Wanted:
-    """A request of the loop: how many tokens it still gets, and whether it was aborted."""
+    """A request of the loop: how many tokens it gets, what it got, and how it stands."""
 
-    left: int
+    budget: int
     is_aborted: bool = False
     is_over: bool = False
     tokens: list[int] = field(factory=list)
@@ -79,6 +79,8 @@ class Rounds:
         self.driver.advance_head(None, due)
         plan = self.driver.plan()
         self.plans.append(plan)
+        for abort in plan.aborts:
+            self.wanted[abort.request_id].is_over = True
         for operation in plan.operations:
             done = CacheAcknowledgment(operation.op_id, operation.kind)
             self.done.append((self.number + self.ack_after, done))
@@ -96,20 +98,19 @@ class Rounds:
             self.driver.commit(batch, self._outcome(batch, requests))
 
     def _outcome(self, batch: Batch, requests: list[Wanted]) -> CommitOutcome:
-        outcome: Any = CommitOutcome(tokens=[], finished=[], aborted=[])
+        tokens, finished, aborted = [], [], []
         for row, request in enumerate(requests):
             token = -1 if request.is_over or batch.is_mid_chunk(row) else self.number
+            tokens.append(token)
             if request.is_aborted and not request.is_over:
-                outcome.aborted.append(row)
+                aborted.append(row)
                 request.is_over = True
             elif token >= 0:
                 request.tokens.append(token)
-                request.left -= 1
-                if request.left <= 0:
-                    outcome.finished.append(row)
+                if len(request.tokens) == request.budget:
+                    finished.append(row)
                     request.is_over = True
-            outcome.tokens.append(token)
-        return outcome
+        return CommitOutcome(tokens, finished=finished, aborted=aborted)
 
     def drain(self, most: int = 2000) -> int:
         """Run until the driver knows no request and nothing is in flight; the rounds it took."""
