@@ -53,7 +53,7 @@ class Table:
 
     def __init__(self, vocab: int, num_slots: int = 64) -> None:
         self.seats = Seats(num_slots, vocab_size=vocab, eos_token_ids=EOS)
-        self.sampler = Sampler(vocab, CPU)
+        self.sampler = Sampler(vocab, longest=640, device=CPU)
 
     def rows(self, wishes: Sequence[Wish]) -> SamplingRows:
         """Seat the wishes' requests in slots 1, 2, ... and gather their rows."""
@@ -69,7 +69,12 @@ class Table:
                 self.sampler.begin(seated)
         occupants = [self.seats.occupants[slot] for slot in slots]
         requests = [seated for seated in occupants if seated is not None]
-        return SamplingRows(requests, self.seats.columns[slots], np.ones(len(slots), dtype=bool))
+        return SamplingRows(
+            requests=requests,
+            columns=self.seats.columns[slots],
+            samples=np.ones(len(slots), dtype=bool),
+            given=np.full(len(slots), -1),
+        )
 
     def sample(self, logits: Tensor, wishes: Sequence[Wish]) -> list[int]:
         """Sample one token a wish from logits [wishes, vocab]."""

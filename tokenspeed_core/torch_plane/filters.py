@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# On a CPU a full sort of one row costs many times the selection of its best; this many hold any
-# ordinary nucleus.
-NUCLEUS_WIDTH = 1024
+# A full sort of a row costs many times the selection of its best few on a CPU, and the first of
+# these widths holds most nuclei; elsewhere it is cheaper than to ask whether it did.
+CPU_WIDTHS = (128, 2048)
 
 
 def keep_top_k(logits: Tensor, top_k: Tensor, *, widest: int) -> Tensor:
@@ -25,14 +25,17 @@ def keep_top_k(logits: Tensor, top_k: Tensor, *, widest: int) -> Tensor:
 def keep_top_p(logits: Tensor, top_p: Tensor) -> Tensor:
     """Keep each row's fewest best tokens whose probability reaches `top_p`, float64 [n]."""
     probabilities = torch.softmax(logits, dim=-1)
-    width = min(NUCLEUS_WIDTH, logits.shape[-1]) if logits.is_cpu else logits.shape[-1]
-    threshold, is_whole = _nucleus(torch.topk(probabilities, width, dim=-1).values, top_p)
-    if logits.is_cpu and width < logits.shape[-1]:
-        # Reading a mask waits for nothing here; other devices take the full width at once.
-        rest = torch.nonzero(~is_whole).squeeze(-1)
-        if rest.numel():
-            full = torch.sort(probabilities[rest], dim=-1, descending=True).values
-            threshold[rest] = _nucleus(full, top_p[rest])[0]
+    vocab = logits.shape[-1]
+    threshold = probabilities.new_empty(len(top_p), 1)
+    rest = torch.arange(len(top_p), device=logits.device)
+    for width in (*CPU_WIDTHS, vocab) if logits.is_cpu else (vocab,):
+        best = torch.topk(probabilities[rest], min(width, vocab), dim=-1).values
+        threshold[rest], is_whole = _nucleus(best, top_p[rest])
+        if width >= vocab:
+            break
+        rest = rest[~is_whole]
+        if not len(rest):
+            break
     return logits.masked_fill(probabilities < threshold, -torch.inf)
 
 

@@ -157,7 +157,11 @@ def _build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Runne
         decoder=decoder,
         pools=_pools(setup),
         seats=Seats(num_slots, vocab_size=shape.vocab_size, eos_token_ids=shape.eos_token_ids),
-        sampler=Sampler(shape.vocab_size, setup.device),
+        sampler=Sampler(
+            shape.vocab_size,
+            longest=shape.max_position_embeddings + 1,
+            device=setup.device,
+        ),
         last=LastTokens(num_slots, setup.device),
         extensions=bound,
     )

@@ -57,8 +57,8 @@ class Runner:
 
     @property
     def num_known_requests(self) -> int:
-        """Admitted requests that were not released, and rows of counts in use."""
-        return len(self.seats) + len(self.sampler.counts)
+        """Admitted requests that were not released, and texts kept for penalties."""
+        return len(self.seats) + len(self.sampler.texts)
 
     def admit(self, requests: Sequence[AdmittedRequest]) -> None:
         """Learn of requests."""
@@ -131,7 +131,9 @@ class Runner:
         samples = np.ones(len(requests), dtype=bool)
         for row in range(batch.num_extends):
             samples[row] = not batch.is_mid_chunk(row)
-        return SamplingRows(_all_seated(requests), self.seats.columns[batch.slots], samples)
+        given = np.full(len(requests), -1, dtype=np.int64)
+        given[batch.num_extends :] = batch.decode_input_ids
+        return SamplingRows(_all_seated(requests), self.seats.columns[batch.slots], samples, given)
 
     def _score(
         self,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tokenspeed_core.torch_plane.draws import best_tokens, drawn_tokens
 from tokenspeed_core.torch_plane.filters import keep_min_p, keep_top_k, keep_top_p
-from tokenspeed_core.torch_plane.penalties import PenaltyCounts
+from tokenspeed_core.torch_plane.penalties import Penalised, PenaltyTexts
 from tokenspeed_core.torch_plane.randomness import uniforms
 from tokenspeed_core.torch_plane.seated import Columns, SeatedRequest
 
@@ -29,16 +29,20 @@ Places = npt.NDArray[np.int64]
 @frozen(eq=False)
 class SamplingRows:
     """The rows of one forward, in batch order: their requests, their columns (gathered after the
-    forward's inputs were counted), and which of them sample (no mid-chunk rows)."""
+    forward's inputs were counted), which of them sample (no mid-chunk rows), and the last token
+    that was sampled elsewhere and given with the row, -1 for none."""
 
     requests: Sequence[SeatedRequest]
     columns: Columns
     samples: npt.NDArray[np.bool_]
+    given: Places
 
     def take(self, places: Places) -> SamplingRows:
         """Some of the rows."""
         requests = [self.requests[place] for place in places.tolist()]
-        return SamplingRows(requests, self.columns[places], self.samples[places])
+        return SamplingRows(
+            requests, self.columns[places], self.samples[places], self.given[places]
+        )
 
     @property
     def output_index(self) -> npt.NDArray[np.int64]:
@@ -62,29 +66,28 @@ class Sampled:
 
 
 class Sampler:
-    """Samples the rows of a forward; owns the penalty counts."""
+    """Samples the rows of a forward; owns the texts that penalties are computed from."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, *, longest: int, device: torch.device) -> None:
         self._device = device
         self._vocab_size = vocab_size
-        self.counts = PenaltyCounts(vocab_size, device)
+        self.texts = PenaltyTexts(vocab_size, longest=longest, device=device)
 
     def begin(self, request: SeatedRequest) -> None:
         """Take note of a request that was seated."""
         if request.columns["has_penalties"]:
-            self.counts.begin(request.request_id, request.prompt_ids)
+            self.texts.begin(request.request_id, request.prompt_ids)
 
     def end(self, request_id: str) -> None:
         """Forget a request."""
-        self.counts.end(request_id)
+        self.texts.end(request_id)
 
     def sample(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         """Sample from logits [rows, vocab]; tokens of rows that sample nothing mean nothing."""
         tokens, best = best_tokens(logits)
         # A best value that is NaN or infinite: NaN logits, or a row in which all is barred.
         is_bad = ~best.isfinite()
-        shaped = np.flatnonzero(rows.samples & _needs_shaping(rows))
-        if shaped.size:
+        for shaped in _where(rows.samples & _needs_shaping(rows)):
             where = self._tensor(shaped)
             some = self._sample_shaped(logits[where].float(), rows.take(shaped))
             tokens[where] = some.tokens
@@ -93,47 +96,63 @@ class Sampler:
 
     def _sample_shaped(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         logits = self._shape(logits, rows)
+        is_greedy = rows.columns["is_greedy"]
+        if is_greedy.all():
+            tokens, best = best_tokens(logits)
+            found = Sampled(tokens, ~best.isfinite())
+        elif not is_greedy.any():
+            found = self._draw(logits, rows)
+        else:
+            found = self._sample_mixed(logits, rows)
+        self._note(found.tokens, rows)
+        return found
+
+    def _sample_mixed(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         tokens, best = best_tokens(logits)
+        found = Sampled(tokens, ~best.isfinite())
         random = np.flatnonzero(~rows.columns["is_greedy"])
-        if random.size:
-            where = self._tensor(random)
-            tokens[where] = self._draw(logits[where], rows.take(random))
-        self._count(tokens, rows)
-        return Sampled(tokens, ~best.isfinite())
+        where = self._tensor(random)
+        drawn = self._draw(logits[where], rows.take(random))
+        found.tokens[where], found.is_bad[where] = drawn.tokens, drawn.is_bad
+        return found
 
     def _shape(self, logits: Tensor, rows: SamplingRows) -> Tensor:
         """Penalties, bias, barred endings on float32 logits that may be written to."""
-        penalised = np.flatnonzero(rows.columns["has_penalties"])
-        if penalised.size:
-            where, some = self._tensor(penalised), rows.take(penalised)
-            strengths = [some.columns[n] for n in ("repetition", "frequency", "presence")]
-            logits[where] = self.counts.apply(
-                logits[where],
-                self._count_rows(some),
-                strengths=self._tensor(np.stack(strengths)[..., None]),
-            )
+        for places in _where(rows.columns["has_penalties"]):
+            where, some = self._tensor(places), rows.take(places)
+            self._note_given(some)
+            logits[where] = self.texts.apply(logits[where], self._penalised(some))
         self._add_bias(logits, rows)
         self._bar_endings(logits, rows)
         return logits
 
+    def _penalised(self, rows: SamplingRows) -> Penalised:
+        columns = rows.columns
+        strengths = [columns[name] for name in ("repetition", "frequency", "presence")]
+        return Penalised(
+            self._text_rows(rows),
+            columns["length"],
+            columns["prompt_length"],
+            strengths=self._tensor(np.stack(strengths)[..., None]),
+        )
+
     def _add_bias(self, logits: Tensor, rows: SamplingRows) -> None:
-        biased = np.flatnonzero(rows.columns["has_bias"])
-        if biased.size:
+        for biased in _where(rows.columns["has_bias"]):
             ids = [rows.requests[place].bias_ids for place in biased.tolist()]
             values = [rows.requests[place].bias_values for place in biased.tolist()]
             index = (self._repeated(biased, ids), self._tensor(np.concatenate(ids)))
             logits.index_put_(index, self._tensor(np.concatenate(values)), accumulate=True)
 
     def _bar_endings(self, logits: Tensor, rows: SamplingRows) -> None:
-        barred = np.flatnonzero(rows.bars_endings)
-        if barred.size:
+        for barred in _where(rows.bars_endings):
             ids = [rows.requests[place].ending_ids for place in barred.tolist()]
             index = (self._repeated(barred, ids), self._tensor(np.concatenate(ids)))
             logits.index_put_(index, logits.new_tensor(-torch.inf))
 
-    def _draw(self, logits: Tensor, rows: SamplingRows) -> Tensor:
+    def _draw(self, logits: Tensor, rows: SamplingRows) -> Sampled:
+        """Draw from float32 logits that may be written to."""
         columns = rows.columns
-        logits = logits / self._tensor(columns["temperature"]).unsqueeze(-1)
+        logits = logits.div_(self._tensor(columns["temperature"]).unsqueeze(-1))
         top_k = columns["top_k"]
         for places in _where((top_k > 0) & (top_k < self._vocab_size)):
             where, few = self._tensor(places), top_k[places]
@@ -144,15 +163,25 @@ class Sampler:
         for places in _where(columns["min_p"] > 0):
             where = self._tensor(places)
             logits[where] = keep_min_p(logits[where], self._tensor(columns["min_p"][places]))
-        return drawn_tokens(logits, self._tensor(uniforms(columns["seed"], rows.output_index)))
+        numbers = uniforms(columns["seed"], rows.output_index)
+        return Sampled(*drawn_tokens(logits, self._tensor(numbers)))
 
-    def _count(self, tokens: Tensor, rows: SamplingRows) -> None:
+    def _note_given(self, rows: SamplingRows) -> None:
+        """Add tokens that were sampled elsewhere to the texts."""
+        for places in _where(rows.given >= 0):
+            some = rows.take(places)
+            at, tokens = self._tensor(some.columns["length"] - 1), self._tensor(some.given)
+            self.texts.add(self._text_rows(some), at, tokens=tokens)
+
+    def _note(self, tokens: Tensor, rows: SamplingRows) -> None:
+        """Add the tokens to the texts of rows with penalties."""
         for places in _where(rows.columns["has_penalties"]):
-            counted = self._count_rows(rows.take(places))
-            self.counts.add(counted, tokens[self._tensor(places)])
+            some = rows.take(places)
+            at = self._tensor(some.columns["length"])
+            self.texts.add(self._text_rows(some), at, tokens=tokens[self._tensor(places)])
 
-    def _count_rows(self, rows: SamplingRows) -> Tensor:
-        return self.counts.rows_of([request.request_id for request in rows.requests])
+    def _text_rows(self, rows: SamplingRows) -> Tensor:
+        return self.texts.rows_of([request.request_id for request in rows.requests])
 
     def _repeated(self, places: Places, ids: Sequence[Places]) -> Tensor:
         return self._tensor(np.repeat(places, [len(part) for part in ids]))
