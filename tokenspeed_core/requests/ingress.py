@@ -57,7 +57,8 @@ def check(request: AddRequest, limits: IngressLimits) -> Admitted | Refuse:
     """Normalise a request and check it against the limits; the first failure wins."""
     request = evolve(request, sampling=normalised(request.sampling, request.request_id))
     problem = (
-        _prompt_problem(request, limits)
+        _id_problem(request)
+        or _prompt_problem(request, limits)
         or first_problem(request.sampling, limits.vocab_size)
         or _stop_problem(request, limits)
         or _logprob_problem(request, limits)
@@ -73,6 +74,14 @@ def check(request: AddRequest, limits: IngressLimits) -> Admitted | Refuse:
             CLIENT_ERROR,
         )
     return Admitted(request, _budget(request, limits), _score_from(request))
+
+
+def _id_problem(request: AddRequest) -> str | None:
+    try:
+        request.request_id.encode()
+    except UnicodeEncodeError as error:
+        return f"the request id is not valid text: {error.reason} at character {error.start}"
+    return None
 
 
 def _prompt_problem(request: AddRequest, limits: IngressLimits) -> str | None:

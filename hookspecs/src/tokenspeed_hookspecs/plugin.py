@@ -245,7 +245,7 @@ class Plugin:
 
     @observer
     def iteration(self, round: Round) -> None:
-        """See a batch right before it is dispatched: `round.batch`, `round.load`.
+        """See a batch right before it is dispatched: `round.batch`, `round.in_flight`.
 
         Example: `self.tokens.observe(round.batch.num_tokens)`
         """

@@ -45,5 +45,5 @@ class Round:
     forward: CommittedForward | None = None  # committed
     scheduler_events: Sequence[object] = ()
     finished: FinishedRequest | None = None  # request_finished
-    load: Load | None = None  # iteration
+    load: Load | None = None  # round_done, when outputs were sent
     num_outputs: int = 0
