@@ -185,7 +185,8 @@ def test_a_control_acts_after_the_requests_that_came_before_it() -> None:
     engine.add("after", 5, budget=3)
     engine.rounds(5)
     assert engine.loop.requests.ids() == ["before", "after"]
-    assert engine.scheduler.sizes.waiting == 1 and engine.plane.num_forwards == 0
+    assert engine.scheduler.sizes.waiting == 1
+    assert engine.plane.num_forwards == 0
     engine.loop.controls.thaw()
     before, after = engine.run_to_end("before", "after")
     assert before.tokens == after.tokens == telling_tokens(3)
