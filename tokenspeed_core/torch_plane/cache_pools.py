@@ -2,8 +2,8 @@
 """The page pools, and the cache operations between them.
 
 The snapshot pool holds the pages of retracted requests, the host pool those that were written back.
-Operations run in the plan's order on the plane's thread, before the pages they leave are used
-again, so nobody waits for their acknowledgments.
+Operations run on the plane's thread, saves before the pages they leave are used again and fills
+before the forward that reads them, so nobody waits for their acknowledgments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.seated import Seats
 from tokenspeed_hookspecs import CacheOperation, CacheOperationKind, PageMove, Plan
 
-HOST_TIER = 0
+HOST_TIER, SNAPSHOT_TIER = 0, 1
 Pages = npt.NDArray[np.int64]
 
 
@@ -75,12 +75,13 @@ class CachePools:
         elif kind is CacheOperationKind.LOAD_BACK:
             yield _existing(self.host, "host", kind=kind), self.device, pages
         else:
-            in_host = np.array(move.source_tiers, dtype=np.int64) == HOST_TIER
+            tiers = move.source_tiers or [SNAPSHOT_TIER] * len(move.sources)
+            in_host = np.array(tiers, dtype=np.int64) == HOST_TIER
             if in_host.any():
                 yield _existing(self.host, "host", kind=kind), self.device, pages[:, in_host]
             if not in_host.all():
-                source = _existing(self.snapshots, "snapshot", kind=kind)
-                yield source, self.device, pages[:, ~in_host] if in_host.size else pages
+                pool = _existing(self.snapshots, "snapshot", kind=kind)
+                yield pool, self.device, pages[:, ~in_host]
 
 
 def _existing(pool: PagedKVCache | None, name: str, *, kind: CacheOperationKind) -> PagedKVCache:
