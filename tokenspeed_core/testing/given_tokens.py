@@ -27,6 +27,8 @@ class GivenTokens:
         self._counts: Ints = np.zeros(1, dtype=np.int64)
         self._slot_of: Ints = np.zeros(1, dtype=np.int64)
         self._column_at: Ints = np.zeros(1, dtype=np.int64)
+        self._last_slots: Ints | None = None
+        self._last_columns: Ints = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -49,6 +51,7 @@ class GivenTokens:
                 f"request {request_id!r} was released twice, or never admitted to the data plane"
             )
         slot = self._slot_of[column]
+        self._last_slots = None
         if self._column_at[slot] == column:
             self._column_at[slot] = 0
         self._free.append(column)
@@ -66,6 +69,7 @@ class GivenTokens:
             grown[: len(self._column_at)] = self._column_at
             self._column_at = grown
         self._column_at[slot] = column
+        self._last_slots = None
         self._slot_of[column] = slot
         return column
 
@@ -76,6 +80,19 @@ class GivenTokens:
         decode_ids = batch.decode_input_ids
         if len(decode_ids) and max(decode_ids) >= 0:
             self._bind_host_rows(batch)
+        if batch.slots is not self._last_slots:
+            self._last_columns = self._columns_of(batch)
+            self._last_slots = batch.slots
+        columns = self._last_columns
+        indices: Ints = self._counts.take(columns)
+        self._counts[columns] = indices + 1
+        for row in range(batch.num_extends):
+            if batch.is_mid_chunk(row):
+                self._counts[columns[row]] = indices[row]
+                indices[row] = -1
+        return indices
+
+    def _columns_of(self, batch: Batch) -> Ints:
         columns = self._column_at[batch.slots]
         if len(columns) and columns.min() == 0:
             row = int(columns.argmin())
@@ -83,13 +100,7 @@ class GivenTokens:
                 f"row {row} names {batch.request_ids[row]!r} in slot {batch.slots[row]}, which "
                 "belongs to no admitted request"
             )
-        indices = self._counts[columns]
-        self._counts[columns] += 1
-        for row in range(batch.num_extends):
-            if batch.is_mid_chunk(row):
-                indices[row] = -1
-                self._counts[columns[row]] -= 1
-        return indices
+        return columns
 
     def _bind_host_rows(self, batch: Batch) -> None:
         for at, token in enumerate(batch.decode_input_ids):
