@@ -45,9 +45,18 @@ def check_command() -> None:
     json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+def check_engine() -> None:
+    """An engine composed of what is installed answers a prompt, on the data plane of the kit."""
+    compose = importlib.import_module("tokenspeed_core").compose
+    with compose(data_plane="scripted") as engine:
+        (answer,) = engine.generate([[1, 2, 3]], max_new_tokens=3)
+    assert answer.token_ids == [1000, 1001, 1002], answer
+
+
 def main() -> None:
     """Run each check; the first that fails says why."""
     modules, drivers = check_packages(), check_drivers()
+    check_engine()
     check_command()
     print(f"from {sys.prefix}: {modules} modules, drivers {', '.join(sorted(drivers))}")
 
