@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -54,10 +54,11 @@ class Rounds:
         *,
         budget: int = 4,
         declared: int | None = None,
+        prompt: Sequence[int] = (),
     ) -> Wanted:
-        """Submit a request whose prompt nobody else has; it may declare less than it makes."""
+        """Submit a request, with a prompt of its own unless one is given."""
         start = 1000 * (len(self.wanted) + 1) + self.number
-        prompt = range(start, start + num_prompt)
+        prompt = prompt or range(start, start + num_prompt)
         self.driver.submit(
             [RequestSpec(request_id, prompt, budget if declared is None else declared)]
         )

@@ -143,7 +143,7 @@ STATES: dict[str, Callable[[Any], str]] = {
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("depth", [0, 1])
 def test_cancel_of_a_retracted_request(rounds: Any, state: str, depth: int) -> None:
-    """A retracted request ends at once and frees its image; a thousand cycles leave no trace."""
+    """A retracted request ends at once and frees its image; 500 cycles leave no trace."""
     loop = rounds(depth, ack_after=2, **FORCED)
     free = loop.driver.native.snapshot_pool_free_blocks()
     loop.submit("stays", budget=1 << 12)

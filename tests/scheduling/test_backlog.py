@@ -8,18 +8,32 @@ from typing import Any
 import pytest
 
 from tokenspeed_core.scheduling.backlog import Backlog, Handover
-from tokenspeed_core.scheduling.population import Tracked
+from tokenspeed_core.scheduling.population import Price, Tracked
 
 
 def request(name: str, num_prompt: int = 10, *, pages: int = 1) -> Tracked:
     """A request as the backlog sees it."""
-    return Tracked(name, 0, num_prompt, pages, None)
+    return Tracked(name, 0, range(num_prompt), pages)
 
 
-def taken(backlog: Backlog, *, slots: int = 8, pages: int = 100, must: bool = False) -> list[str]:
+def full_price(one: Tracked) -> Price:
+    """A prompt that shares nothing."""
+    return Price(one.num_prompt, one.pages)
+
+
+def limits_of(*, slots: int = 8, pages: int = 100, must: bool = False) -> Handover:
+    """What may be taken."""
+    return Handover(
+        free_slots=slots,
+        must_take_head=must,
+        obtainable_pages=lambda: pages,
+        price=full_price,
+    )
+
+
+def taken(backlog: Backlog, **limits: Any) -> list[str]:
     """The ids handed over under these limits."""
-    limits = Handover(free_slots=slots, obtainable_pages=lambda: pages, must_take_head=must)
-    return [one.request_id for one in backlog.take(limits)]
+    return [one.request_id for one in backlog.take(limits_of(**limits))]
 
 
 def backlog_of(*requests: Tracked, tokens_per_plan: int | None = 100) -> Backlog:
@@ -71,16 +85,19 @@ def test_a_begun_request_makes_room() -> None:
     assert taken(backlog) == ["b"]
 
 
-def test_a_refusal_is_remembered() -> None:
-    """The pages are not asked for again until something changed."""
-    backlog = backlog_of(request("a", pages=101))
-    answers = iter([100, 100, 100])
-    limits = Handover(free_slots=1, obtainable_pages=lambda: next(answers), must_take_head=False)
-    for _ in range(3):
-        assert list(backlog.take(limits)) == []
-    backlog.pages_changed()
-    assert list(backlog.take(limits)) == []
-    assert len(list(answers)) == 1
+@pytest.mark.parametrize("limits", [{"pages": 0}, {"slots": 0}])
+def test_a_refusal_is_remembered(limits: dict[str, int]) -> None:
+    """What was kept back is not looked at again until something changed."""
+    backlog = backlog_of(request("a"))
+    assert taken(backlog, **limits) == []
+    moves = [backlog.may_move]
+    backlog.note_change()
+    assert [*moves, backlog.may_move] == [False, True]
+
+
+def test_an_empty_backlog_does_not_move() -> None:
+    """There is nothing to hand over."""
+    assert not backlog_of().may_move
 
 
 def test_the_head_leaves_when_nothing_runs() -> None:
@@ -111,6 +128,24 @@ def test_long_prompts_stay_out_of_the_wheel(rounds: Any) -> None:
     for _ in range(20):
         loop.round()
     assert (loop.driver.native.waiting_size(), loop.driver.sizes.waiting) == (0, 1000)
+
+
+def test_shared_openings_run_together(rounds: Any) -> None:
+    """Where prompts open alike, as many run as fit when they share those pages."""
+    loop = rounds(num_pages=129)
+    for number in range(8):
+        prompt = [*range(1024), *range(5000 + 100 * number, 5032 + 100 * number)]
+        loop.submit(f"r{number}", prompt=prompt, budget=40)
+    loop.drain()
+    assert max(len(plan.batch.request_ids) for plan in loop.plans if plan.batch) == 8
+
+
+def test_slots_freed_by_late_rows_are_used(rounds: Any) -> None:
+    """A request that waited for a slot runs once the last row of a finished one is answered."""
+    loop = rounds(2, max_batch_size=1)
+    requests = [loop.submit(name, budget=1) for name in "abc"]
+    loop.drain(60)
+    assert [len(request.tokens) for request in requests] == [1, 1, 1]
 
 
 def test_small_requests_do_not_starve_a_large_one(rounds: Any) -> None:

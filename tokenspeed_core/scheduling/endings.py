@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
-from tokenspeed_core.scheduling.backlog import Backlog
+from tokenspeed_core.scheduling.entrance import Entrance
 from tokenspeed_core.scheduling.flight import Flight, Forward
 from tokenspeed_core.scheduling.native_events import NativeEvents
 from tokenspeed_core.scheduling.population import Population, Stage, Tracked
@@ -24,7 +24,7 @@ class Endings:
 
     population: Population
     flight: Flight
-    backlog: Backlog
+    entrance: Entrance
     events: NativeEvents
     num_held: int = 0
     has_suspects: bool = False  # pages of an aborted request were published with a later plan
@@ -32,12 +32,9 @@ class Endings:
 
     def end(self, request: Tracked) -> None:
         """Take a request for ended: its rows in flight must come back without a token."""
-        if request.stage is Stage.WAITING:
-            self.backlog.left_waiting(request)
-        self.population.move(request, Stage.ENDED)
+        self.entrance.leave(request, Stage.ENDED)
         self._leaving.append(request)
         self.flight.mark_late(request.request_id)
-        self.backlog.pages_changed()
 
     def end_held(self, request: Tracked) -> None:
         """The same, with an abort that is owed once no forward in flight names the request."""

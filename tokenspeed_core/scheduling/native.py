@@ -31,6 +31,7 @@ from tokenspeed_core.scheduling.flight import Flight, Forward, Rows
 from tokenspeed_core.scheduling.native_events import EventQueue, NativeEvents
 from tokenspeed_core.scheduling.operations import device_order
 from tokenspeed_core.scheduling.population import Population, Stage, Tracked
+from tokenspeed_core.scheduling.prefixes import RunningPrefixes
 from tokenspeed_core.scheduling.submissions import SubmissionRules
 from tokenspeed_core.scheduling.withholding import without_rows
 from tokenspeed_hookspecs import (
@@ -83,11 +84,12 @@ class NativeScheduler:
             events=self._events,
             capacity=capacity,
             num_slots=settings.max_batch_size,
+            prefixes=_prefixes(settings),
         )
         self._endings = Endings(
             population=self._population,
             flight=self._flight,
-            backlog=self._backlog,
+            entrance=self._entrance,
             events=self._events,
         )
         self._restoring: dict[int, Tracked] = {}
@@ -166,7 +168,7 @@ class NativeScheduler:
         self.advance()
         if self._endings.has_suspects and not self._endings.num_held:
             self._endings.has_suspects = not self.clear_cache()
-        if self._backlog:
+        if self._backlog.may_move:
             self._hand_over()
         native = _guarded(self._wheel.next_execution_plan)
         self._active_pages = None
@@ -211,8 +213,7 @@ class NativeScheduler:
                 continue
             request = self._population[operation.request_id]
             if operation.kind is CacheOperationKind.SNAPSHOT:
-                self._population.move(request, Stage.RETRACTED)
-                self._backlog.pages_changed()
+                self._entrance.leave(request, Stage.RETRACTED)
             else:
                 self._restoring[operation.op_id] = request
         return operations
@@ -283,6 +284,8 @@ class NativeScheduler:
         forward = self._flight.oldest(batch)
         refuse_wrong(forward, outcome)
         self._flight.pop()
+        if forward.late:
+            self._backlog.note_change()  # the last late row gives back slot and pages
         requests, events = forward.rows.requests, self._events
         followers: dict[int, list[Any]] = {row: [] for row in silent_rows(outcome.tokens)}
         for row, several in outcome.more.items():
@@ -301,7 +304,7 @@ class NativeScheduler:
         """Queue native events behind the answers queued so far."""
         if events:
             self._queue.add(events)
-            self._backlog.pages_changed()
+            self._backlog.note_change()
 
     def advance_head(self, tick: StorageTick | None, done: Sequence[CacheAcknowledgment]) -> None:
         """Give the round's clock and the finished cache operations; neither, no call."""
@@ -314,7 +317,7 @@ class NativeScheduler:
         self._give(head)
 
     def _note_done(self, done: Sequence[CacheAcknowledgment]) -> None:
-        self._backlog.pages_changed()
+        self._backlog.note_change()
         for acknowledgment in done:
             request = self._restoring.pop(acknowledgment.op_id, None)
             if request is not None and request.stage is Stage.RETRACTED:
@@ -343,13 +346,21 @@ class NativeScheduler:
 
     def clear_cache(self) -> bool:
         """Forget every cached prefix; False while a page is pinned."""
-        self._backlog.pages_changed()
+        self._backlog.note_change()
         return bool(self._wheel.clear_cache())
 
     def clear_device_cache(self) -> bool:
         """Forget the prefixes on the device and keep those of the host tier."""
-        self._backlog.pages_changed()
+        self._backlog.note_change()
         return bool(self._wheel.clear_l1_cache())
+
+
+def _prefixes(settings: SchedulerSettings) -> RunningPrefixes | None:
+    """None where prefixes are not kept, or where windows make a page's worth uncertain."""
+    has_windows = any(group.sliding_window is not None for group in settings.groups)
+    return (
+        RunningPrefixes(settings.page_size) if settings.prefix_cache and not has_windows else None
+    )
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -7,11 +7,15 @@ here from plans and answers equal the wheel's own counts without asking it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import define, field
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Stage(Enum):
@@ -25,24 +29,43 @@ class Stage(Enum):
     ENDED = "ended"
 
 
+class Price(NamedTuple):
+    """What a request takes to begin: tokens to compute and pages nobody holds yet."""
+
+    tokens: int
+    pages: int
+
+
+NOTHING = Price(0, 0)
+
+
 @define(eq=False)
 class Tracked:
     """One request from its submission until the wheel has forgotten it.
 
-    `pages` is what its admission may claim. `native_spec` waits for the handover. `result` and
-    `reserve` are the request's own event objects, refilled for each answer: `add_event` copies,
-    and two attribute writes cost less than two objects.
+    `pages` is what its admission may claim; `unbegun` what was counted against the next ones when
+    it was handed over. `native_spec` waits for the handover. `result` and `reserve` are the
+    request's own event objects, refilled for each answer: adding an event copies it, and writing
+    an attribute costs less than a new object.
     """
 
     request_id: str
     incarnation: int
-    num_prompt: int
+    prompt_ids: Sequence[int]
     pages: int
-    native_spec: Any
+    native_spec: Any = None
+    max_shared: int = 1 << 31
     stage: Stage = Stage.BACKLOG
+    unbegun: Price = NOTHING
     is_abort_held: bool = False
+    prompt: npt.NDArray[np.int32] | None = None
     result: Any = None
     reserve: Any = None
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_ids)
 
 
 @define(eq=False)
