@@ -152,9 +152,13 @@ class _Commit:
         is_numerical = row in self.nan_rows or state.has_nan_chunk
         if is_numerical and not state.is_finished:
             state.end_without_token(abort_reason(NAN_TEXT, error_type=NUMERICAL_ERROR))
-        if state.is_finished:
-            # A token drawn from NaN logits, or after an abort, is nobody's: it is not delivered.
+        if is_numerical:
             self.tokens.drop(row)
+        elif state.is_finished:
+            # Nobody is sent a token drawn after an abort. The scheduler still needs one: it counts
+            # pages by tokens, and a prompt that ended without any breaks its books a row later.
+            start, stop = self.tokens.span(row)
+            self.tokens.keep(row, min(start + 1, stop))
         else:
             self._take_tokens(row, state)
         if not state.is_finished:
