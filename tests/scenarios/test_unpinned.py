@@ -135,6 +135,22 @@ def test_an_abort_ends_a_request_once_in_every_state(depth: int, state: str) -> 
 
 
 @every_depth
+@pytest.mark.parametrize("at_round", range(8))
+def test_an_abort_around_the_end_of_a_prompt_of_whole_pages(depth: int, at_round: int) -> None:
+    """An abort in any round of a chunked prompt that fills its last page ends it once; the rows
+    that are still out are answered, and the engine serves on."""
+    engine = scripted_engine(depth=depth, scheduler={"max_scheduled_tokens": 16})
+    engine.add("r1", 64, budget=20)
+    engine.rounds(at_round)
+    engine.abort("r1")
+    engine.to_idle()
+    engine.add("r2", 64, budget=3)
+    (stream,) = engine.run_to_end("r2")
+    assert stream.tokens == telling_tokens(3)
+    engine.to_idle()
+
+
+@every_depth
 def test_an_abort_of_a_withheld_request_ends_it_with_the_pause(depth: int) -> None:
     """A request that a freeze withholds and its client gave up ends once the freeze does."""
     engine = scripted_engine(depth=depth)
