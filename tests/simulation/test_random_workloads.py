@@ -15,6 +15,7 @@ from attrs import evolve, field, frozen
 from tokenspeed_core.testing import (
     EngineFixture,
     EngineSetup,
+    ManualFrontend,
     RowFault,
     Tiers,
     request,
@@ -122,7 +123,7 @@ def _arrivals(rng: random.Random) -> list[Arrival]:
 def run(workload: Workload, *, depth: int | None = None) -> EngineFixture:
     """Run a workload to idle, which checks the engine; then each stream against its plan."""
     setup = workload.setup if depth is None else evolve(workload.setup, depth=depth)
-    engine = EngineFixture(evolve(setup, frontend=type(setup.frontend)()))
+    engine = EngineFixture(evolve(setup, frontend=ManualFrontend()))
     for arrival in workload.arrivals:
         name = arrival.message.request_id
         if arrival.ends_at is not None:
