@@ -8,8 +8,9 @@ from typing import Protocol
 
 from attrs import asdict, define, field, frozen
 
-from tokenspeed_core.frontends.in_process import Chunk
-from tokenspeed_hookspecs import FinishReason, PromptLogprobs, TokenAlternatives
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.frontends.in_process import Chunk, Delivery
+from tokenspeed_hookspecs import FinishKind, FinishReason, PromptLogprobs, TokenAlternatives
 
 
 @frozen
@@ -66,7 +67,7 @@ class TextReader(Protocol):
 
 @define(eq=False)
 class Growing:
-    """A completion in the making: `take` chunks, `completion` when the last one came."""
+    """A completion in the making: `take` what is delivered, `completion` when the last came."""
 
     request_id: str
     reader: TextReader | None
@@ -77,9 +78,26 @@ class Growing:
     prompt: PromptLogprobs | None = None
     finish: FinishReason | None = None
     last: Chunk | None = None
+    failure: EngineError | None = None
 
-    def take(self, chunk: Chunk) -> str:
-        """Add a chunk; returns the text that became certain."""
+    def take(self, delivery: Delivery) -> str:
+        """Add a chunk and return the text that became certain; an error is kept and raised."""
+        if isinstance(delivery, EngineError):
+            self.failure = delivery
+            self.check()
+            return ""
+        return self._add(delivery)
+
+    def check(self) -> None:
+        """Raise what ended the engine, if that ended this request."""
+        if self.failure is not None:
+            raise EngineError(*self.failure.args) from self.failure.__cause__
+
+    def leave(self) -> None:
+        """End it here: its reader wants no more."""
+        self.finish = FinishReason(FinishKind.ABORT, message="its reader left")
+
+    def _add(self, chunk: Chunk) -> str:
         self.token_ids += chunk.token_ids
         text = self.reader.push(chunk.token_ids) if self.reader is not None else ""
         details = chunk.details
@@ -97,6 +115,7 @@ class Growing:
 
     def completion(self) -> Completion:
         """The finished completion."""
+        self.check()
         assert self.finish is not None, "a completion is asked for after its last chunk"
         last = self.last
         usage = Usage()

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, TypeGuard, cast, overload
 
 from attrs import evolve, frozen
 
@@ -15,7 +16,7 @@ from tokenspeed_core.composition.rank import Rank
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.frontends.in_process import InProcessFrontend
 from tokenspeed_core.models.tokenizer import Tokenizer
-from tokenspeed_core.streams import TextStream, read_async
+from tokenspeed_core.streams import AsyncTextStream, TextStream
 from tokenspeed_hookspecs import (
     AddRequest,
     ControlReply,
@@ -26,15 +27,16 @@ from tokenspeed_hookspecs import (
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
+OWN_WISHES = ("logprobs", "features", "request_id")
 
 
 @frozen
 class EngineState:
-    """An engine at a glance; pages and waiting are as of its last outputs."""
+    """An engine at a glance, after its last round."""
 
     round_number: int
-    num_open: int
-    num_waiting: int
+    running: int
+    waiting: int
     active_pages: int
     total_pages: int
     plugins: tuple[str, ...]
@@ -104,15 +106,18 @@ class LocalEngine:
 
     @property
     def state(self) -> EngineState:
-        """What the engine is doing."""
-        load = self._frontend.load
+        """What the engine is doing; read between two rounds, so it may take one."""
+        return self._frontend.ask(self._read_state)
+
+    def _read_state(self) -> EngineState:
+        sizes = self.rank.scheduler.sizes
         return EngineState(
-            self.rank.loop.last_round.number,
-            self._frontend.num_open,
-            load.waiting if load else 0,
-            load.active_pages if load else 0,
-            load.total_pages if load else 0,
-            tuple(member.name for member in self.rank.plugins),
+            round_number=self.rank.loop.last_round.number,
+            running=sizes.prefilling + sizes.decoding,
+            waiting=len(self.rank.loop.requests) - sizes.prefilling - sizes.decoding,
+            active_pages=sizes.active_pages,
+            total_pages=sizes.total_pages,
+            plugins=tuple(member.name for member in self.rank.plugins),
         )
 
     # --- requests --------------------------------------------------------------------------------
@@ -120,28 +125,27 @@ class LocalEngine:
     @overload
     def generate(self, prompts: str, **wishes: Any) -> Completion: ...
     @overload
+    def generate(self, prompts: Sequence[int], **wishes: Any) -> Completion: ...
+    @overload
     def generate(self, prompts: Sequence[Prompt], **wishes: Any) -> list[Completion]: ...
     def generate(
-        self, prompts: str | Sequence[Prompt], **wishes: Any
+        self, prompts: Prompt | Sequence[Prompt], **wishes: Any
     ) -> Completion | list[Completion]:
-        """Complete one prompt, or several at once, in their order.
-
-        One prompt given as token ids comes in a list: `generate([[1, 2, 3]])`.
-        """
+        """Complete one prompt, or several at once, in their order."""
         wish = _wishes(wishes, stream=False)
-        if isinstance(prompts, str):
+        if _is_one(prompts):
             return self._open(prompts, wish).completion()
-        streams = [self._open(prompt, wish) for prompt in prompts]
+        streams = [self._open(prompt, wish) for prompt in cast("Sequence[Prompt]", prompts)]
         return [stream.completion() for stream in streams]
 
     def stream(self, prompt: Prompt, **wishes: Any) -> TextStream:
-        """Text deltas as they come; leaving the stream early aborts the request."""
+        """Text as it comes; leaving the stream early aborts the request."""
         return self._open(prompt, _wishes(wishes, stream=True))
 
-    def astream(self, prompt: Prompt, **wishes: Any) -> AsyncIterator[str]:
-        """The same for asyncio."""
+    def astream(self, prompt: Prompt, **wishes: Any) -> AsyncTextStream:
+        """The same for asyncio: `async for text in engine.astream(...)`."""
         request, growing = self._request(prompt, _wishes(wishes, stream=True))
-        return read_async(self._frontend, request, growing=growing)
+        return AsyncTextStream(self._frontend, request, growing=growing)
 
     def chat(self, messages: Messages, **wishes: Any) -> TextStream:
         """Stream the answer to a conversation, through the model's chat template."""
@@ -169,8 +173,8 @@ class LocalEngine:
         request = AddRequest(
             request_id, prompt, wish.sampling, wish.stream, wish.logprobs, wish.features
         )
-        stops = [wish.sampling.stop] if isinstance(wish.sampling.stop, str) else wish.sampling.stop
-        reader = self.tokenizer.detokenizer(stops=tuple(stops)) if self.tokenizer else None
+        stops = tuple(wish.sampling.stop)
+        reader = self.tokenizer.detokenizer(stops=stops) if self.tokenizer else None
         return request, Growing(request_id, reader)
 
     def _need_tokenizer(self) -> Tokenizer:
@@ -182,13 +186,17 @@ class LocalEngine:
         return self.tokenizer
 
 
-def _wishes(given: dict[str, Any], *, stream: Literal[True, False]) -> _Wishes:
+def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
+
+
+def _wishes(given: dict[str, Any], *, stream: bool) -> _Wishes:
     """Sort keyword arguments; TypeError names one that is neither a wish nor a parameter."""
-    own = {
-        name: given.pop(name) for name in ("logprobs", "features", "request_id") if name in given
-    }
-    sampling = given.pop("sampling", None) or SamplingParams()
-    return _Wishes(evolve(sampling, **given), stream=stream, **own)
+    own = {name: given.pop(name) for name in OWN_WISHES if name in given}
+    sampling = evolve(given.pop("sampling", None) or SamplingParams(), **given)
+    if isinstance(sampling.stop, str):
+        sampling = evolve(sampling, stop=(sampling.stop,))
+    return _Wishes(sampling, stream=stream, **own)
 
 
 def _told(error: BaseException) -> str:

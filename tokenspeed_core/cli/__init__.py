@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The `tokenspeed` command: a module a subcommand."""

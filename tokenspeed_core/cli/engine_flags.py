@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""From a command's arguments to a composed engine, with the log and the progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from tokenspeed_core.composition.plugin_flags import parse
+from tokenspeed_core.composition.resolve import with_defaults
+from tokenspeed_core.config import EngineConfig, add_flags
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@frozen
+class Parsed:
+    """A command's own arguments, and the configuration that its others make."""
+
+    own: argparse.Namespace
+    config: EngineConfig
+
+
+def parse_with_engine(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Parsed:
+    """Add the engine's flags and those of its plugins, and parse; ConfigError lists problems."""
+    parser.add_argument(
+        "--show-config", action="store_true", help="print the configuration as TOML and end"
+    )
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="warning", help="what the log on stderr says"
+    )
+    add_flags(parser)
+    own, config = parse(parser, arguments)
+    logging.basicConfig(level=own.log_level.upper(), format="%(levelname)s %(message)s")
+    return Parsed(own, config)
+
+
+def shown_config(config: EngineConfig) -> str:
+    """The whole configuration as TOML, each plugin's defaults included."""
+    return with_defaults(config).to_toml()

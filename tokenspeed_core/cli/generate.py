@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""`tokenspeed generate`: complete prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenspeed_core.cli.engine_flags import parse_with_engine, shown_config
+from tokenspeed_core.cli.parser import CommandParser, command_parser
+from tokenspeed_core.cli.sampling_flags import add_sampling_flags, sampling_of
+from tokenspeed_core.errors import ConfigError
+from tokenspeed_hookspecs import FinishKind, SamplingParams
+
+if TYPE_CHECKING:
+    from tokenspeed_core.completion import Completion
+    from tokenspeed_core.engine import LocalEngine
+    from tokenspeed_core.streams import TextStream
+
+MAX_TOKENS = 256
+CLIENT_ERROR = 400
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command; returns its exit code."""
+    parsed = parse_with_engine(_parser(), arguments)
+    own = parsed.own
+    if own.show_config:
+        sys.stdout.write(shown_config(parsed.config))
+        return 0
+    sampling = sampling_of(own)
+    prompts = [*own.prompt, *(_read_prompts(own.prompts) if own.prompts else ())]
+    if not prompts:
+        raise ConfigError(["no prompt: write one after `generate`, or name a file by --prompts"])
+
+    from tokenspeed_core.assembly import compose
+    from tokenspeed_core.cli.speed import Stopwatch
+    from tokenspeed_core.models.rich_progress import RichProgress
+
+    with RichProgress() as progress:
+        engine = compose(config=parsed.config, progress=progress)
+    with engine:
+        watch = Stopwatch()
+        streams = [_open(engine, prompt, sampling=sampling, as_chat=own.chat) for prompt in prompts]
+        write = _write_json if own.json else _write_text
+        completions = list(write(streams, prompts))
+        print(watch.told(completions), file=sys.stderr)
+    return _exit_code(completions)
+
+
+def _parser() -> CommandParser:
+    parser = command_parser(
+        "generate",
+        description="Complete prompts, several at once.",
+        usage="%(prog)s [flags] [prompt ...]",
+    )
+    parser.add_argument("prompt", nargs="*", help="a text to complete")
+    parser.add_argument("--prompts", metavar="FILE", help="a file with a prompt a line; - is stdin")
+    parser.add_argument(
+        "--chat", action="store_true", help="answer each prompt, through the model's chat template"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a prompt")
+    add_sampling_flags(parser, max_tokens=MAX_TOKENS)
+    return parser
+
+
+def _read_prompts(name: str) -> list[str]:
+    """The lines of a file that are not blank; ConfigError if it cannot be read."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"--prompts: cannot read {name}: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"--prompts: {name} is not UTF-8 text: {error}"]) from error
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ConfigError([f"--prompts: {name} holds no prompt, but one a line was expected"])
+    return lines
+
+
+def _open(
+    engine: LocalEngine, prompt: str, *, sampling: SamplingParams, as_chat: bool
+) -> TextStream:
+    if as_chat:
+        return engine.chat([{"role": "user", "content": prompt}], sampling=sampling)
+    return engine.stream(prompt, sampling=sampling)
+
+
+def _write_json(streams: Sequence[TextStream], prompts: Sequence[str]) -> Iterator[Completion]:
+    for stream in streams:
+        completion = stream.completion()
+        print(json.dumps(completion.as_json(), ensure_ascii=False), flush=True)
+        yield completion
+
+
+def _write_text(streams: Sequence[TextStream], prompts: Sequence[str]) -> Iterator[Completion]:
+    """Write each text as it comes, below its prompt where there are several."""
+    for stream, prompt in zip(streams, prompts, strict=True):
+        if len(streams) > 1:
+            print(f"> {prompt}")
+        for text in stream:
+            print(text, end="", flush=True)
+        print(flush=True)
+        yield stream.completion()
+
+
+def _exit_code(completions: Sequence[Completion]) -> int:
+    """Tell why requests were aborted; 2 if one was asked for wrongly, 1 if the engine gave up."""
+    aborted = [each.finish for each in completions if each.finish.kind is FinishKind.ABORT]
+    for finish in aborted:
+        print(f"tokenspeed: aborted: {finish.message}", file=sys.stderr)
+    if any(finish.status_code == CLIENT_ERROR for finish in aborted):
+        return 2
+    return 1 if aborted else 0

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""The `tokenspeed` command: which subcommand runs, and how a failure looks.
+
+Exit codes: 0 done, 1 the engine failed, 2 what was asked for cannot be done, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from tokenspeed_core.cli.parser import command_parser
+from tokenspeed_core.config.flags import reject_unknown
+from tokenspeed_core.config.nearest import unknown
+from tokenspeed_core.errors import CompositionError, ConfigError, EngineError
+from tokenspeed_core.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenspeed_hookspecs import CliCommand
+
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+Run = Callable[[list[str]], int]
+
+
+@frozen
+class Command:
+    """A subcommand of ours: the module whose `run` it is, imported only to run it."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "generate": Command("tokenspeed_core.cli.generate", "complete prompts"),
+    "chat": Command("tokenspeed_core.cli.chat", "talk to the model"),
+    "plugins": Command("tokenspeed_core.cli.plugins", "show the plugins, and each hook's order"),
+    "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(given)
+    except (CompositionError, ModelError) as error:
+        return _fail(error, code=REFUSED)
+    except EngineError as error:
+        return _fail(error, code=FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep the interpreter from writing to them again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _run(given: list[str]) -> int:
+    if not given or given[0].startswith("-"):
+        return _without_command(given)
+    name, *rest = given
+    return _find(name)(rest)
+
+
+def _find(name: str) -> Run:
+    if name in COMMANDS:
+        run: Run = importlib.import_module(COMMANDS[name].module).run
+        return run
+    theirs = _of_plugins()
+    if name not in theirs:
+        raise ConfigError([unknown("command", name, known=[*COMMANDS, *theirs])])
+    return theirs[name].run
+
+
+def _of_plugins() -> dict[str, CliCommand]:
+    """The commands of every installed plugin, by name."""
+    from tokenspeed_core.composition.plugin_flags import cli_commands
+    from tokenspeed_core.config import EngineConfig
+
+    found = {command.name: command for command in cli_commands(EngineConfig(plugins="auto"))}
+    if taken := sorted(found.keys() & COMMANDS.keys()):
+        raise CompositionError([f"command {name!r} of a plugin is built in" for name in taken])
+    return found
+
+
+def _without_command(given: list[str]) -> int:
+    parser = command_parser(
+        "",
+        description="An LLM inference engine composed from plugins. "
+        "`tokenspeed COMMAND --help` tells the rest.",
+        usage="%(prog)s COMMAND ...",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    group = parser.add_argument_group("commands")
+    known = {name: each.help for name, each in (*COMMANDS.items(), *_of_plugins().items())}
+    for name, words in known.items():
+        group.add_argument(name, nargs="?", help=words)
+    parsed, extras = parser.parse_known_args(given)
+    reject_unknown(parser, extras)
+    if parsed.version:
+        from importlib.metadata import version
+
+        print(version("tokenspeed-core"))
+        return 0
+    parser.print_help()
+    return 0 if given else REFUSED
+
+
+def _fail(error: Exception, *, code: int) -> int:
+    problems = error.problems if isinstance(error, CompositionError) else [str(error)]
+    text = problems[0] if len(problems) == 1 else str(error)
+    print(f"tokenspeed: {text}", file=sys.stderr)
+    return code
