@@ -80,6 +80,11 @@ def test_a_failed_call_raises_its_own_error_and_ends_nothing(thread: PlaneThread
     assert thread.call(lambda: 7) == 7
 
 
+def test_a_call_from_the_thread_itself_runs_at_once(thread: PlaneThread) -> None:
+    """An extension may call back into the plane without waiting for itself."""
+    assert thread.call(lambda: thread.call(lambda: 5)) == 5
+
+
 def test_a_call_behind_a_failure_raises(thread: PlaneThread) -> None:
     """A call that was queued when an earlier function failed does not wait for ever."""
     gate = threading.Event()

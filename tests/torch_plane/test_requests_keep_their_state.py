@@ -66,7 +66,7 @@ def test_tokens_do_not_depend_on_the_company(
 def test_a_retraction_changes_no_token(
     start_engine: MakeEngine, alone: list[list[int]], *, host: dict[str, int], depth: int
 ) -> None:
-    """Length, counts, seed and pages come along to another slot, every third round."""
+    """OUT-16: length, text, seed and pages come along to another slot, every third round."""
     engine = start_engine(scheduler={**RETRACTION, **host}, depth=depth)
     assert tokens_of(engine) == alone
 

@@ -37,7 +37,7 @@ def varied_wishes() -> list[Wish]:
 
 
 def test_a_request_gets_the_same_token_in_any_company() -> None:
-    """Alone or among 1 to 7 others, in 50 orders, every request samples the same token."""
+    """OUT-06: alone or among 1 to 7 others, in 50 orders, every request samples the same token."""
     wishes, logits = varied_wishes(), some_logits(8)
     alone = [sample_alone(logits[i], wish) for i, wish in enumerate(wishes)]
     rng = random.Random(0)
@@ -129,7 +129,7 @@ def test_greedy_equals_argmax(vocab: int) -> None:
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(), SamplingParams(top_p=0.5)])
 @pytest.mark.parametrize("place", [0, 511, VOCAB - 1])
 def test_a_nan_marks_its_row_only(sampling: SamplingParams, place: int) -> None:
-    """A NaN anywhere in a row marks that row, and the neighbours sample as they would."""
+    """NUM-01: a NaN anywhere in a row marks that row, and the neighbours sample as they would."""
     wishes = [Wish(f"r{n}", sampling) for n in range(3)]
     logits = some_logits(3)
     expected = Table(VOCAB).sample(logits, wishes)

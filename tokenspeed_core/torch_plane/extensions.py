@@ -2,9 +2,9 @@
 """The stages of plugins' extensions, found once and called in plugin order.
 
 On this plane `batch` is the scheduler's own Batch. `build_model` gets the decoder, `logits` the
-tensor [rows, vocab] before sampling (it may change it in place, or return another of its shape),
-`sampled` the tokens int64 [rows], all on the device; those of rows that do not complete their
-prompt mean nothing.
+tensor [rows, vocab] in the model's dtype before sampling (it may change it in place, or return
+another of its shape), `sampled` the tokens int64 [rows], which it may change in place; all are on
+the device. Tokens of rows that do not complete their prompt mean nothing.
 """
 
 from __future__ import annotations

@@ -73,8 +73,13 @@ class PlaneThread:
         return self._put(Task(function))
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function behind what was posted and wait; its own exception is raised here."""
+        """Run a function behind what was posted and wait; its own exception is raised here.
+
+        On the thread itself it runs at once.
+        """
         self.check()
+        if threading.current_thread() is self._thread:
+            return function()
         task = self._put(Task(function, ends_plane=False))
         task.wait()
         self.check()
