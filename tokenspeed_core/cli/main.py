@@ -97,8 +97,8 @@ def _without_command(given: list[str]) -> int:
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     group = parser.add_argument_group("commands")
-    known = {name: each.help for name, each in (*COMMANDS.items(), *_of_plugins().items())}
-    for name, words in known.items():
+    theirs = {name: command.help for name, command in _of_plugins().items()}
+    for name, words in ({name: each.help for name, each in COMMANDS.items()} | theirs).items():
         group.add_argument(name, nargs="?", help=words)
     parsed, extras = parser.parse_known_args(given)
     reject_unknown(parser, extras)

@@ -47,7 +47,8 @@ class RichProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bars.stop()
+        if self._bars.tasks:  # stopping what never ran draws a blank line
+            self._bars.stop()
 
     def start(self, label: str, total_bytes: int | None = None) -> None:
         """Open a bar; without a total it only moves."""
