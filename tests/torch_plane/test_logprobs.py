@@ -105,7 +105,7 @@ def test_prompt_scores_are_those_of_generating_the_prompt(
 
 
 def test_prompt_scores_do_not_depend_on_the_cache_or_the_order(start_engine: MakeEngine) -> None:
-    """OUT-10: with the prompt cached, and among other prompts, every position is scored as when cold."""
+    """OUT-10: cached, and among other prompts, every position is scored as when cold."""
     engine = start_engine()
     cold = prompt_scores(engine.generate([scored("cold", PROMPT)])[0]).values
     others = [scored("x", PROMPT[30:]), scored("warm", PROMPT), scored("y", PROMPT[::-1])]

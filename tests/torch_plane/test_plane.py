@@ -113,7 +113,7 @@ def test_changed_logits_are_what_is_sampled(start_engine: MakeEngine) -> None:
 
 
 def test_nan_logits_end_their_request_only(start_engine: MakeEngine) -> None:
-    """NUM-01: the request whose row is not a number ends with an abort; its neighbour's tokens stay."""
+    """NUM-01: the request with the NaN ends with an abort; its neighbour's tokens stay."""
     good = request("good", PROMPT, budget=8, temperature=0.0, ignore_eos=True)
     alone = start_engine().generate([good])[0].tokens
     engine = start_engine(plugins=(Watching,))

@@ -141,7 +141,7 @@ def test_bias_and_stop_ids_beyond_the_vocabulary_touch_nobody() -> None:
 @pytest.mark.parametrize("ending", [*EOS, 9])
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_every_ending_is_barred_until_the_minimum(ending: int, top_k: int) -> None:
-    """OUT-05: both end ids and the stop ids stay away while fewer tokens than the minimum are out."""
+    """OUT-05: both end ids and the stop ids stay away until the minimum of tokens is out."""
     params = SamplingParams(
         top_k=top_k, temperature=0.01, min_new_tokens=3, stop_token_ids=(9,), seed=0
     )
