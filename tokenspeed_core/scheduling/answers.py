@@ -9,7 +9,7 @@ the wheel answers with an exception half way through, or by killing the process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -25,9 +25,10 @@ def refuse_wrong(forward: Forward, outcome: CommitOutcome) -> None:
         raise EngineError(
             f"expected one token per row of a batch of {expected}, got {len(outcome.tokens)}"
         )
-    for row in (*forward.mid_chunk, *forward.late):
-        if outcome.tokens[row] >= 0 or row in outcome.more:
-            raise _wrong_row(forward, row, got="a token")
+    if forward.mid_chunk or forward.late:
+        for row in (*forward.mid_chunk, *forward.late):
+            if outcome.tokens[row] >= 0 or row in outcome.more:
+                raise _wrong_row(forward, row, got="a token")
     if outcome.finished or outcome.aborted:
         _refuse_wrong_ends(forward, outcome)
 
@@ -57,22 +58,22 @@ def silent_rows(tokens: Sequence[int]) -> list[int]:
     return [row for row, token in enumerate(tokens) if token < 0] if min(tokens) < 0 else []
 
 
-def answer(
-    forward: Forward, outcome: CommitOutcome, *, followers: Mapping[int, Sequence[Any]]
-) -> Sequence[Any]:
-    """Fill the rows' results; return all events, with `followers` in place of a row's reserve."""
-    rows = forward.rows
-    # A loop in C over objects kept from round to round: this line and the adding of the events are
-    # most of what a steady decode row costs us.
-    deque(map(setattr, rows.results, repeat("tokens"), zip(outcome.tokens, strict=True)), maxlen=0)
+def fill_results(forward: Forward, outcome: CommitOutcome, *, silent: Sequence[int]) -> None:
+    """Write each row's tokens into its result event, none into those of the `silent` rows."""
+    results = forward.rows.results
+    # A loop in C over objects kept from round to round, which leaves no time to ask questions.
+    deque(map(setattr, results, repeat("tokens"), zip(outcome.tokens, strict=True)), maxlen=0)
+    for row in silent:
+        results[row].tokens = ()
     for row, several in outcome.more.items():
-        rows.results[row].tokens = several
-    if not followers:
-        return rows.answers
-    for row in followers:
-        if outcome.tokens[row] < 0 and row not in outcome.more:
-            rows.results[row].tokens = ()
-    answers = list(rows.answers)
-    for row in sorted(followers, reverse=True):  # from the back, so that places stay right
-        answers[rows.followers_of(row)] = followers[row]
-    return answers
+        results[row].tokens = several
+
+
+def with_followers(forward: Forward, followers: Mapping[int, Sequence[Any]]) -> Iterator[Any]:
+    """Yield each row's result and what follows it: `followers`, else a decode row's reserve."""
+    for row, request in enumerate(forward.rows.requests):
+        yield request.result
+        if row in followers:
+            yield from followers[row]
+        elif row >= forward.rows.num_extends:
+            yield request.reserve

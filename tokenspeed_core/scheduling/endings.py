@@ -28,12 +28,12 @@ class Endings:
     events: NativeEvents
     num_held: int = 0
     has_suspects: bool = False  # pages of an aborted request were published with a later plan
-    _leaving: list[Tracked] = field(factory=list)
+    leaving: list[Tracked] = field(factory=list)
 
     def end(self, request: Tracked) -> None:
         """Take a request for ended: its rows in flight must come back without a token."""
         self.entrance.leave(request, Stage.ENDED)
-        self._leaving.append(request)
+        self.leaving.append(request)
         self.flight.mark_late(request.request_id)
 
     def end_held(self, request: Tracked) -> None:
@@ -59,13 +59,13 @@ class Endings:
 
     def num_answering(self) -> int:
         """How many ended requests have rows in flight."""
-        return sum(self.flight.names(request.request_id) for request in self._leaving)
+        return sum(self.flight.names(request.request_id) for request in self.leaving)
 
     def forget_answered(self) -> None:
         """The plan just made let go of the ended requests whose rows were all answered."""
-        leaving, self._leaving = self._leaving, []
+        leaving, self.leaving = self.leaving, []
         for request in leaving:
             if self.flight.names(request.request_id):
-                self._leaving.append(request)
+                self.leaving.append(request)
             else:
                 self.population.forget(request)

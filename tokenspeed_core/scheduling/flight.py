@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Rows:
     """Who is in a batch, shared by the batches of successive rounds while nothing changes.
 
-    `answers` is the row's result, then for a decode row its reserve, as flat events.
+    `reserves` is the bundle of the decode rows' reserve events, made when it is first needed.
     """
 
     request_ids: list[str]
@@ -34,15 +34,12 @@ class Rows:
     incarnations: list[int]
     num_extends: int
     results: list[Any]
-    answers: list[Any]
+    reserves: Any = None
     _by_id: dict[str, int] | None = None
 
     @classmethod
     def of(cls, requests: list[Tracked], *, slots: npt.NDArray[np.int64], num_extends: int) -> Rows:
         """The rows of these requests, the first `num_extends` of them prompt chunks."""
-        answers: list[Any] = [request.result for request in requests[:num_extends]]
-        for request in requests[num_extends:]:
-            answers += (request.result, request.reserve)
         return cls(
             request_ids=[request.request_id for request in requests],
             requests=requests,
@@ -50,7 +47,6 @@ class Rows:
             incarnations=[request.incarnation for request in requests],
             num_extends=num_extends,
             results=[request.result for request in requests],
-            answers=answers,
         )
 
     def row_of(self, request_id: str) -> int | None:
@@ -58,13 +54,6 @@ class Rows:
         if self._by_id is None:
             self._by_id = {name: row for row, name in enumerate(self.request_ids)}
         return self._by_id.get(request_id)
-
-    def followers_of(self, row: int) -> slice:
-        """Where in `answers` the events behind the row's result stand."""
-        if row < self.num_extends:
-            return slice(row + 1, row + 1)
-        place = 2 * row - self.num_extends + 1
-        return slice(place, place + 1)
 
 
 @define(eq=False)

@@ -16,7 +16,12 @@ import numpy as np
 import tokenspeed_scheduler as wheel
 
 from tokenspeed_core.errors import ConfigError, EngineError
-from tokenspeed_core.scheduling.answers import answer, refuse_wrong, silent_rows
+from tokenspeed_core.scheduling.answers import (
+    fill_results,
+    refuse_wrong,
+    silent_rows,
+    with_followers,
+)
 from tokenspeed_core.scheduling.backlog import Backlog
 from tokenspeed_core.scheduling.batches import (
     decode_batch,
@@ -172,7 +177,8 @@ class NativeScheduler:
             self._hand_over()
         native = _guarded(self._wheel.next_execution_plan)
         self._active_pages = None
-        self._endings.forget_answered()
+        if self._endings.leaving:
+            self._endings.forget_answered()
         aborts = tuple([self._dropped(abort) for abort in native.aborts])
         operations = self._operations(native.cache)
         forwards = native.forward  # none at all while forwards are forbidden
@@ -286,8 +292,29 @@ class NativeScheduler:
         self._flight.pop()
         if forward.late:
             self._backlog.note_change()  # the last late row gives back slot and pages
+        silent = silent_rows(outcome.tokens)
+        fill_results(forward, outcome, silent=silent)
+        # Nothing to look at in most rounds, so this is asked before any row is.
+        if silent or outcome.more or outcome.finished or outcome.aborted:
+            followers = self._followers(forward, outcome, silent=silent)
+            self._queue.add(with_followers(forward, followers))
+            return
+        self._queue.add(forward.rows.results)
+        self._queue.add_bundle(self._reserves(forward.rows))
+
+    def _reserves(self, rows: Rows) -> Any:
+        # These say the same every round, so they are bundled once for as long as the rows stay.
+        if rows.reserves is None:
+            decoding = rows.requests[rows.num_extends :]
+            rows.reserves = self._queue.bundle(request.reserve for request in decoding)
+        return rows.reserves
+
+    def _followers(
+        self, forward: Forward, outcome: CommitOutcome, *, silent: Sequence[int]
+    ) -> dict[int, list[Any]]:
+        """The rows that do not simply go on, and what follows their results."""
         requests, events = forward.rows.requests, self._events
-        followers: dict[int, list[Any]] = {row: [] for row in silent_rows(outcome.tokens)}
+        followers: dict[int, list[Any]] = {row: [] for row in silent}
         for row, several in outcome.more.items():
             reserve = events.reserve(requests[row].request_id, len(several))
             followers[row] = [reserve] if row >= forward.rows.num_extends else []
@@ -298,7 +325,7 @@ class NativeScheduler:
             self._endings.end_held(requests[row])
         if self._endings.num_held:
             followers.update(self._endings.release_aborts(forward))
-        self._queue.add(answer(forward, outcome, followers=followers))
+        return followers
 
     def queue_events(self, events: Sequence[object]) -> None:
         """Queue native events behind the answers queued so far."""
@@ -325,14 +352,13 @@ class NativeScheduler:
                 self._population.move(request, Stage.PREFILLING)
 
     def advance(self) -> None:
-        """Give everything queued in one call; nothing queued, no call."""
+        """Give everything queued, in order; nothing queued, no call."""
         self._give(self._queue)
 
     def _give(self, queue: EventQueue) -> None:
-        events = queue.take()
-        if events is not None:
+        for bundle in queue.take():
             self._active_pages = None
-            _guarded(self._wheel.advance, events)
+            _guarded(self._wheel.advance, bundle)
 
     def drain_events(self) -> Sequence[object]:
         """The cache events since the last call."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenspeed_hookspecs import CacheAcknowledgment, CacheOperationKind, RequestSpec, StorageTick
@@ -77,21 +77,35 @@ class NativeEvents:
 
 
 class EventQueue:
-    """Events for the next call of the wheel; adding one copies it."""
+    """Events for the wheel in the order they were produced; adding one copies it."""
 
     def __init__(self, wheel: Any) -> None:
         self._new = wheel.ExecutionEvent
-        self._events = self._new()
-        self._is_empty = True
+        self._bundles: list[Any] = []
+        self._open: Any = None
 
     def add(self, events: Iterable[Any]) -> None:
         """Queue these behind the others."""
-        deque(map(self._events.add_event, events), maxlen=0)
-        self._is_empty = False
+        if self._open is None:
+            self._open = self._new()
+            self._bundles.append(self._open)
+        # A loop in C: a steady decode row costs little more than this.
+        deque(map(self._open.add_event, events), maxlen=0)
 
-    def take(self) -> Any | None:
-        """Everything queued as one native event, or None."""
-        if self._is_empty:
-            return None
-        taken, self._events, self._is_empty = self._events, self._new(), True
-        return taken
+    def add_bundle(self, bundle: Any) -> None:
+        """Queue a bundle that is used again, as it is."""
+        self._bundles.append(bundle)
+        self._open = None
+
+    def bundle(self, events: Iterable[Any]) -> Any:
+        """These events as one native object."""
+        bundle = self._new()
+        deque(map(bundle.add_event, events), maxlen=0)
+        return bundle
+
+    def take(self) -> Sequence[Any]:
+        """Everything queued, and begin anew."""
+        if not self._bundles:
+            return ()
+        bundles, self._bundles, self._open = self._bundles, [], None
+        return bundles
