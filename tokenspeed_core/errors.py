@@ -11,7 +11,7 @@ class EngineError(Exception):
 class PluginError(EngineError):
     """A participant raised in a hook; the engine ends on every rank, naming it."""
 
-    def __init__(self, plugin: str, hook: str, round_number: int, cause: BaseException) -> None:
+    def __init__(self, plugin: str, hook: str, *, round_number: int, cause: BaseException) -> None:
         super().__init__(
             f"plugin {plugin!r} failed in hook {hook} of round {round_number}: "
             f"{type(cause).__name__}: {cause}"

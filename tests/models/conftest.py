@@ -167,4 +167,5 @@ def write_tensors(
             array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
         stored = kind if array.ndim > 1 else gguf.GGMLQuantizationType.F32
         translated = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert translated is not None, name
         writer.add_tensor(translated, gguf.quants.quantize(array, stored), raw_dtype=stored)

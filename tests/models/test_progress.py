@@ -12,20 +12,22 @@ from tokenspeed_core.models.rich_progress import RichProgress
 
 def test_steps_are_shown() -> None:
     """Each step shows its label, a counted one its size too."""
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
     with RichProgress(console) as progress:
         progress.start("Downloading x")
         progress.finish()
         progress.start("Converting x", total_bytes=2000)
         progress.advance(1500)
-    shown = console.file.getvalue()
+    shown = screen.getvalue()
     assert "Downloading x" in shown
     assert "1.5 kB" in shown
 
 
 def test_nothing_is_shown_without_steps() -> None:
     """A start from the cache draws nothing."""
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
     with RichProgress(console):
         pass
-    assert console.file.getvalue() == ""
+    assert screen.getvalue() == ""

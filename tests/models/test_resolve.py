@@ -68,6 +68,12 @@ def test_tokenizer_must_fit_the_model(llama_folder: Path) -> None:
 class Hub(BaseHTTPRequestHandler):
     """Answers as the hub does for one repository, whose files are its server's `folder`."""
 
+    @property
+    def hub(self) -> HubServer:
+        """The server, by its own class."""
+        assert isinstance(self.server, HubServer)
+        return self.server
+
     def do_HEAD(self) -> None:
         """Tell a file's size and identity."""
         self.answer(self.path.rsplit("/", 1)[-1], with_body=False)
@@ -76,10 +82,10 @@ class Hub(BaseHTTPRequestHandler):
         """Tell the list of files, or send one."""
         name = self.path.rsplit("/", 1)[-1]
         if not self.path.startswith("/api/"):
-            self.server.asked.append(name)
+            self.hub.asked.append(name)
             self.answer(name, with_body=True)
         elif "/org/model/" in self.path:
-            files = [{"rfilename": path.name} for path in sorted(self.server.folder.iterdir())]
+            files = [{"rfilename": path.name} for path in sorted(self.hub.folder.iterdir())]
             listing = {"id": "org/model", "sha": COMMIT, "siblings": files}
             self.send(200, json.dumps(listing).encode())
         else:
@@ -87,7 +93,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def answer(self, name: str, *, with_body: bool) -> None:
         """Send a file's headers, and the file."""
-        content = (self.server.folder / name).read_bytes()
+        content = (self.hub.folder / name).read_bytes()
         headers = {"Content-Length": str(len(content)), "ETag": f'"{name}"'}
         self.send(200, content if with_body else b"", headers)
 

@@ -46,7 +46,7 @@ def split_in_two(folder: Path, tensors: Tensors) -> dict[str, str]:
     """Write the tensors as two files with an index."""
     names = sorted(tensors)
     (folder / "model.safetensors").unlink()
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, part in ((1, names[::2]), (2, names[1::2])):
         file = f"model-0000{number}-of-00002.safetensors"
         save_file({name: tensors[name] for name in part}, folder / file)

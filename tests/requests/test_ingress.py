@@ -127,4 +127,5 @@ def test_normalising_is_done_once() -> None:
 def test_an_id_that_is_no_text_is_refused() -> None:
     """A lone surrogate in an id is refused before anything has to encode it (OUT-15)."""
     answer = check(AddRequest("a\ud800", [1]), LIMITS)
-    assert isinstance(answer, Refuse) and "not valid text" in answer.message
+    assert isinstance(answer, Refuse)
+    assert "not valid text" in answer.message

@@ -30,7 +30,7 @@ class Implementations:
     def failure(self, function: Function, round: Round, *, cause: Exception) -> PluginError:
         """Return the error that names the plugin a function belongs to."""
         plugin = self.plugins[self.functions.index(function)]
-        return PluginError(plugin, self.hook, round.number, cause)
+        return PluginError(plugin, self.hook, round_number=round.number, cause=cause)
 
 
 def notify(found: Implementations) -> Callable[[Round], None]:

@@ -22,7 +22,10 @@ def participate(caller: pluggy.HookCaller, join: Callable[[Any], T]) -> Callable
         try:
             return join(caller(round=round))
         except Exception as cause:
-            raise PluginError(_culprit(caller, cause), caller.name, round.number, cause) from cause
+            culprit = _culprit(caller, cause)
+            raise PluginError(
+                culprit, caller.name, round_number=round.number, cause=cause
+            ) from cause
 
     return call
 
