@@ -2,15 +2,16 @@
 """Seeded random traffic over every kind of small engine, with page contents checked.
 
 After each round the kit's invariants hold; at the end everything is back at its start. A failure
-names its seed, which is the whole plan: `Workload(seed)` makes it again.
+names its seed, which is the whole plan: `Workload.of(seed)` makes it again.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from tokenspeed_core.testing import (
     EngineFixture,
@@ -21,7 +22,19 @@ from tokenspeed_core.testing import (
     request,
     telling_tokens,
 )
-from tokenspeed_hookspecs import AddRequest, LogprobOptions
+from tokenspeed_hookspecs import (
+    AddRequest,
+    AdmissionStage,
+    Engine,
+    Hold,
+    LogprobOptions,
+    Pass,
+    Plugin,
+    Request,
+    Round,
+    Verdict,
+    hookimpl,
+)
 
 BATCHES, SEEDS_A_BATCH = 12, 20
 END_TOKEN = 77
@@ -29,14 +42,18 @@ END_TOKEN = 77
 
 @frozen
 class Arrival:
-    """A request, when it comes, and when its client gives it up, in rounds (None: never).
+    """A request, when it comes, and when it is given up, in rounds (None: never).
 
     `ends_at` is the index of the token that is its stop token, `nan_at` of the one that is NaN.
+    `polls` is how long a stage holds it, and `told` whether the engine aborts it, which is told to
+    the client, or the client does.
     """
 
     message: AddRequest
     round: int
     abort_round: int | None
+    told: bool
+    polls: int
     ends_at: int | None
     nan_at: int | None
 
@@ -55,16 +72,58 @@ class Arrival:
 
 @frozen
 class Workload:
-    """An engine and its traffic, both made from a seed alone."""
+    """An engine and its traffic, both made from a seed alone; it is frozen in `frozen` rounds."""
 
     seed: int
-    setup: EngineSetup = field(init=False)
-    arrivals: list[Arrival] = field(init=False)
+    setup: EngineSetup
+    arrivals: list[Arrival]
+    frozen: range
 
-    def __attrs_post_init__(self) -> None:
-        rng = random.Random(self.seed)
-        object.__setattr__(self, "setup", _setup(rng))
-        object.__setattr__(self, "arrivals", _arrivals(rng))
+    @classmethod
+    def of(cls, seed: int) -> Workload:
+        """The workload of a seed."""
+        rng = random.Random(seed)
+        start = rng.randint(0, 60)
+        return cls(seed, _setup(rng), _arrivals(rng), range(start, start + rng.choice([0, 0, 9])))
+
+
+class Waiting(Plugin):
+    """Holds each request for as many polls as its feature says, and ends what `due` names."""
+
+    name = "waiting"
+    features = ("polls",)
+
+    def __init__(self, options: object, engine: Engine) -> None:
+        super().__init__(options, engine)
+        self._left: dict[str, int] = {}
+        self.due: list[str] = []
+
+    @hookimpl
+    def planned(self, round: Round) -> None:
+        for request_id in self.due:
+            self.engine.requests.abort(request_id, "ended by the engine")
+        self.due = []
+
+    @hookimpl
+    def admission_stages(self) -> Sequence[AdmissionStage]:
+        return [self]
+
+    def enter(self, request: Request) -> Verdict:
+        polls = request.features.get("polls", 0)
+        assert isinstance(polls, int)
+        self._left[request.request_id] = polls
+        return Hold() if polls else Pass()
+
+    def poll(self, held: Sequence[Request]) -> Sequence[int]:
+        for each in held:
+            self._left[each.request_id] -= 1
+        return [self._left[each.request_id] <= 0 for each in held]
+
+    def settle(self, held: Sequence[Request], agreed: Sequence[int]) -> Sequence[Verdict]:
+        return [Pass() if code else Hold() for code in agreed]
+
+    def leave(self, request_id: str) -> None:
+        del self._left[request_id]
 
 
 def _setup(rng: random.Random) -> EngineSetup:
@@ -89,6 +148,7 @@ def _setup(rng: random.Random) -> EngineSetup:
         scheduler=scheduler,
         plane={"sliding_window": window, "recorded_batches": 0},
         stream_interval=rng.choice([1, 1, 4]),
+        plugins=(Waiting,),
     )
 
 
@@ -108,11 +168,14 @@ def _arrivals(rng: random.Random) -> list[Arrival]:
             stop_token_ids=(END_TOKEN,) if rng.random() < 0.3 else (),
             logprobs=wanted,
         )
+        polls = rng.choice([0, 0, 0, 1, 6])
         arrivals.append(
             Arrival(
-                evolve(message, stream=rng.random() < 0.9),
+                evolve(message, stream=rng.random() < 0.9, features={"polls": polls}),
                 at,
                 at + rng.randint(0, 25) if rng.random() < 0.3 else None,
+                rng.random() < 0.5,
+                polls,
                 rng.randrange(20) if message.sampling.stop_token_ids else None,
                 rng.randrange(10) if rng.random() < 0.1 else None,
             )
@@ -131,14 +194,28 @@ def run(workload: Workload, *, depth: int | None = None) -> EngineFixture:
         if arrival.nan_at is not None:
             engine.plane.faults.at_token(name, arrival.nan_at, fault=RowFault(is_nan=True))
     last = max(max(a.round, a.abort_round or 0) for a in workload.arrivals)
-    for number in range(last + 1):
-        engine.put(*(a.message for a in workload.arrivals if a.round == number))
-        engine.abort(*(a.message.request_id for a in workload.arrivals if a.abort_round == number))
+    for number in range(max(last, workload.frozen.stop) + 1):
+        _send(engine, workload, number=number)
         engine.round()
     engine.to_idle()
     for arrival in workload.arrivals:
         _check(engine, arrival)
     return engine
+
+
+def _send(engine: EngineFixture, workload: Workload, *, number: int) -> None:
+    """Do what is due before a round: freezes and thaws, aborts, arrivals."""
+    controls, plugin = engine.loop.controls, engine.rank.plugins[0].instance
+    assert isinstance(plugin, Waiting)
+    if number in workload.frozen:
+        controls.freeze()
+    elif number == workload.frozen.stop and len(workload.frozen):
+        controls.thaw()
+    ended = [a for a in workload.arrivals if a.abort_round == number]
+    plugin.due = [a.message.request_id for a in ended if a.told and a.round < number]
+    engine.put(*(a.message for a in workload.arrivals if a.round == number))
+    names = [a.message.request_id for a in ended]
+    engine.abort(*(name for name in names if name not in plugin.due))
 
 
 def _check(engine: EngineFixture, arrival: Arrival) -> None:
@@ -162,9 +239,9 @@ def test_random_traffic_ends_once_and_leaves_nothing(batch: int) -> None:
     """Every request has one end and its own tokens only, and nothing is held afterwards."""
     for seed in range(batch * SEEDS_A_BATCH, (batch + 1) * SEEDS_A_BATCH):
         try:
-            run(Workload(seed))
+            run(Workload.of(seed))
         except BaseException as error:
-            error.add_note(f"seed {seed}: {Workload(seed).setup}")
+            error.add_note(f"seed {seed}: {Workload.of(seed).setup}")
             raise
 
 
@@ -172,7 +249,7 @@ def test_random_traffic_ends_once_and_leaves_nothing(batch: int) -> None:
 def test_tokens_do_not_depend_on_the_depth(batch: int) -> None:
     """Without aborts, which a depth answers at another token, all depths deliver the same."""
     for seed in range(10_000 + 10 * batch, 10_000 + 10 * (batch + 1)):
-        workload = Workload(seed)
+        workload = Workload.of(seed)
         names = [a.message.request_id for a in workload.arrivals if a.abort_round is None]
         engines = [run(workload, depth=depth) for depth in (0, 1, 2)]
         found = [[(e.received[n].tokens, e.received[n].kind) for n in names] for e in engines]
