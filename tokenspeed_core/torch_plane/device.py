@@ -22,7 +22,7 @@ class Mark:
     @property
     def is_reached(self) -> bool:
         """Whether everything before the mark is done; never waits."""
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]  # torch has no type for it
+        return self._event is None or bool(self._event.query())
 
     def wait(self) -> None:
         """Wait until everything before the mark is done."""
@@ -36,7 +36,7 @@ class Device:
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
         self._is_cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]  # as above
+        self._stream = torch.cuda.Stream(device) if self._is_cuda else None
 
     def enter(self) -> None:
         """Make the calling thread work in the plane's stream."""
