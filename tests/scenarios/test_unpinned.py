@@ -167,6 +167,20 @@ def test_an_abort_of_a_withheld_request_ends_it_with_the_pause(depth: int) -> No
 
 
 @every_depth
+def test_an_end_between_rounds_leaves_in_the_next(depth: int) -> None:
+    """What ends a request after a round's outputs left is sent and released by the next round."""
+    engine = scripted_engine(depth=depth, scheduler={"max_batch_size": 1})
+    for name in ("running", "queued"):
+        engine.add(name, 5, budget=9)
+    engine.rounds(2)
+    engine.loop.requests.abort("queued", "ended outside")
+    running, queued = engine.run_to_end("running", "queued")
+    assert queued.finish is not None
+    assert (queued.finish.message, running.tokens) == ("ended outside", telling_tokens(9))
+    engine.to_idle()
+
+
+@every_depth
 def test_an_abort_before_its_add_ends_the_request(depth: int) -> None:
     """An abort that overtakes its add in the same batch is remembered: no forward names the id."""
     engine = scripted_engine(depth=depth)

@@ -101,7 +101,6 @@ class EventLoop:
         return start.stop
 
     def _begin(self) -> Round:
-        self._outbox.begin_round()
         self.last_round = Round(self.last_round.number + 1)
         return self.last_round
 
@@ -284,8 +283,11 @@ class EventLoop:
         for reply in self.controls.take_replies():
             if frontend is not None:
                 frontend.reply(reply)
+        finished = outbox.finished
+        # Before the observers: an end that comes after this one's outputs leaves in the next round.
+        outbox.start_over()
         if self._hooks.request_finished is not None:
-            for round.finished in outbox.finished:
+            for round.finished in finished:
                 self._hooks.request_finished(round)
         if self._hooks.round_done is not None:
             self._hooks.round_done(round)

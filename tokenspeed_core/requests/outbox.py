@@ -26,8 +26,8 @@ class Outbox:
         self.released: list[str] = []
         self.finished: list[FinishedRequest] = []
 
-    def begin_round(self) -> None:
-        """Start with empty lists; the last round's were handed on and are not ours any more."""
+    def start_over(self) -> None:
+        """Start with empty lists; what was in them is handed on, and not ours any more."""
         if self.outputs.request_ids:
             self.outputs = OutputBatch()
         if self.released:
