@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +47,7 @@ class Watching(Plugin):
     def __init__(self, options: Any, engine: Any) -> None:
         super().__init__(options, engine)
         self.seen: list[str] = []
+        self.models: list[object] = []
         self.change: Callable[[Batch, Tensor], Tensor | None] = lambda batch, logits: None
 
     @hookimpl
@@ -58,6 +61,7 @@ class Watching(Plugin):
 
     def build_model(self, model: object) -> None:
         self.seen.append(f"build {type(model).__name__}")
+        self.models.append(model)
 
     def on_admit(self, requests: Sequence[AdmittedRequest]) -> None:
         self.seen.append(f"admit {[r.request_id for r in requests]}")
@@ -195,6 +199,17 @@ def test_an_operation_without_its_pool_ends_serving(start_engine: MakeEngine) ->
     plane.execute(Plan(None, (operation,), {}, {}, (), True), Dispatch())
     with pytest.raises(EngineError, match="host_pages"):
         plane.call(lambda: None)
+
+
+def test_stop_lets_go_of_the_model(start_engine: MakeEngine) -> None:
+    """Nothing of a stopped plane keeps the weights and the pages in memory."""
+    engine = start_engine(plugins=(Watching,))
+    watching = watching_in(engine)
+    engine.generate([request("a", PROMPT, budget=3)])
+    model = weakref.ref(watching.models.pop())
+    engine.rank.stop()
+    gc.collect()
+    assert model() is None
 
 
 def test_stop_leaves_no_thread(start_engine: MakeEngine) -> None:

@@ -151,6 +151,14 @@ def test_every_ending_is_barred_until_the_minimum(ending: int, top_k: int) -> No
     assert tokens == [7, 7, 7, ending, ending]
 
 
+def test_a_text_that_can_only_end_may_end() -> None:
+    """Where an extension has barred everything but an ending, the minimum gives way."""
+    logits = torch.full((VOCAB,), -torch.inf)
+    logits[EOS[1]] = 1.0
+    params = SamplingParams(top_k=1, min_new_tokens=3)
+    assert sample_alone(logits, Wish("r", params)) == EOS[1]
+
+
 def test_an_end_id_that_ends_nothing_is_not_barred() -> None:
     """With ignore_eos the minimum bars stop ids only."""
     params = SamplingParams(top_k=1, min_new_tokens=3, ignore_eos=True, stop_token_ids=(9,))

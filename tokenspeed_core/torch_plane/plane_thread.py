@@ -22,9 +22,12 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Task(Generic[T]):
-    """One function asked of the thread, and later what came of it."""
+    """One function asked of the thread, and later what came of it.
 
-    function: Callable[[], T]
+    It lets go of the function, and so of the model, once that ran: a caller may keep the task.
+    """
+
+    _function: Callable[[], T] | None
     # A failing call is its caller's business; a failing forward ends the plane.
     ends_plane: bool = True
     error: BaseException | None = None
@@ -33,15 +36,20 @@ class Task(Generic[T]):
 
     def run(self) -> None:
         """Run the function and keep its value or its error."""
+        assert self._function is not None, "a task runs once"
         try:
-            self._value = self.function()
+            self._value = self._function()
         except BaseException as error:  # noqa: BLE001  # the failure policy of this thread
             self.error = error
-        self._done.set()
+        self._finish()
 
     def drop(self, error: BaseException) -> None:
         """Give up the task without running it."""
         self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._function = None
         self._done.set()
 
     def wait(self) -> None:

@@ -144,10 +144,15 @@ class Sampler:
             logits.index_put_(index, self._tensor(np.concatenate(values)), accumulate=True)
 
     def _bar_endings(self, logits: Tensor, rows: SamplingRows) -> None:
-        for barred in _where(rows.bars_endings):
-            ids = [rows.requests[place].ending_ids for place in barred.tolist()]
-            index = (self._repeated(barred, ids), self._tensor(np.concatenate(ids)))
-            logits.index_put_(index, logits.new_tensor(-torch.inf))
+        for places in _where(rows.bars_endings):
+            ids = [rows.requests[place].ending_ids for place in places.tolist()]
+            where = self._tensor(places)
+            free = logits[where]
+            index = (self._repeated(np.arange(len(ids)), ids), self._tensor(np.concatenate(ids)))
+            barred = free.index_put(index, free.new_tensor(-torch.inf))
+            # Where an extension left nothing but endings, the text can only end.
+            is_stuck = (barred.amax(dim=-1) == -torch.inf).unsqueeze(-1)
+            logits[where] = torch.where(is_stuck, free, barred)
 
     def _draw(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         """Draw from float32 logits that may be written to."""
