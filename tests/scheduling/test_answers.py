@@ -32,9 +32,9 @@ class Recorder:
 def answered(loop: Any, outcome: CommitOutcome) -> list[str]:
     """What committing the outcome of the next plan queues."""
     batch = loop.driver.plan().batch
-    loop.driver._queue = EventQueue(Recorder)
+    queue = loop.driver._answering.queue = EventQueue(Recorder)
     loop.driver.commit(batch, outcome)
-    return [event for bundle in loop.driver._queue.take() for event in bundle.events]
+    return [event for bundle in queue.take() for event in bundle.events]
 
 
 @pytest.fixture

@@ -11,7 +11,14 @@ import pytest
 
 from tokenspeed_core.scheduling.operations import device_order
 from tokenspeed_core.scheduling.withholding import without_rows
-from tokenspeed_hookspecs import Batch, CacheGroup, CacheOperationKind, PageMove, RequestSpec
+from tokenspeed_hookspecs import (
+    Batch,
+    CacheGroup,
+    CacheOperationKind,
+    PageMove,
+    RequestSpec,
+    StorageTick,
+)
 
 
 class SnapshotOp:
@@ -142,6 +149,19 @@ def test_steady_rows_share_their_lists(rounds: Any) -> None:
     batches = [loop.round().batch for _ in range(6)]
     assert batches[-1].request_ids is batches[-2].request_ids
     assert batches[-1].slots is batches[-2].slots
+
+
+def test_a_freeze_between_two_plans(rounds: Any) -> None:
+    """After plans without a forward the same rows are looked at anew, and go on."""
+    loop = rounds()
+    request = loop.submit("a", budget=6)
+    for _ in range(3):
+        loop.round()
+    loop.driver.advance_head(StorageTick(allow_forward=False), [])
+    assert loop.round().batch is None
+    loop.driver.advance_head(StorageTick(), [])
+    loop.drain()
+    assert len(request.tokens) == 6
 
 
 def test_a_restored_request_has_a_new_slot(rounds: Any) -> None:

@@ -12,33 +12,25 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tokenspeed_scheduler as wheel
 
 from tokenspeed_core.errors import ConfigError, EngineError
-from tokenspeed_core.scheduling.answers import (
-    fill_results,
-    refuse_wrong,
-    silent_rows,
-    with_followers,
-)
+from tokenspeed_core.scheduling.answering import Answering
 from tokenspeed_core.scheduling.backlog import Backlog
 from tokenspeed_core.scheduling.batches import (
-    decode_batch,
-    mixed_batch,
     pages_to_copy,
     pages_to_zero,
 )
 from tokenspeed_core.scheduling.configuration import native_configuration
+from tokenspeed_core.scheduling.dispatching import Dispatching
 from tokenspeed_core.scheduling.endings import Endings
 from tokenspeed_core.scheduling.entrance import Entrance
-from tokenspeed_core.scheduling.flight import Flight, Forward, Rows
+from tokenspeed_core.scheduling.flight import Flight
 from tokenspeed_core.scheduling.native_events import EventQueue, NativeEvents
 from tokenspeed_core.scheduling.operations import device_order
 from tokenspeed_core.scheduling.population import Population, Stage, Tracked
 from tokenspeed_core.scheduling.prefixes import RunningPrefixes
 from tokenspeed_core.scheduling.submissions import SubmissionRules
-from tokenspeed_core.scheduling.withholding import without_rows
 from tokenspeed_hookspecs import (
     Batch,
     CacheAcknowledgment,
@@ -98,7 +90,21 @@ class NativeScheduler:
             events=self._events,
         )
         self._restoring: dict[int, Tracked] = {}
-        self._steady: Rows | None = None
+        self._answering = Answering(
+            flight=self._flight,
+            endings=self._endings,
+            backlog=self._backlog,
+            events=self._events,
+            queue=self._queue,
+        )
+        self._dispatching = Dispatching(
+            population=self._population,
+            entrance=self._entrance,
+            endings=self._endings,
+            flight=self._flight,
+            queue=self._queue,
+            decode_width=settings.decode_width,
+        )
         self._active_pages: int | None = None
 
     # --- what anybody may ask --------------------------------------------------------------------
@@ -181,8 +187,7 @@ class NativeScheduler:
             self._endings.forget_answered()
         aborts = tuple([self._dropped(abort) for abort in native.aborts])
         operations = self._operations(native.cache)
-        forwards = native.forward  # none at all while forwards are forbidden
-        batch = self._batch(forwards[0]) if forwards else None
+        batch = self._dispatching.batch(native.forward)
         zero, copy = pages_to_zero(native), pages_to_copy(native)
         return Plan(
             batch=batch,
@@ -224,59 +229,6 @@ class NativeScheduler:
                 self._restoring[operation.op_id] = request
         return operations
 
-    def _batch(self, native: Any) -> Batch | None:
-        request_ids = native.request_ids
-        if not request_ids:
-            self._steady = None
-            return None
-        steady = self._steady
-        # The same ids in two plans running, and no prompt chunk: the same requests in the same
-        # slots, for an id that left comes back through a chunk or after a restore.
-        if (
-            steady is not None
-            and self._endings.num_held == 0
-            and steady.request_ids == request_ids
-            and native.num_extends() == 0
-        ):
-            batch = decode_batch(native, steady, width=self._settings.decode_width)
-            self._flight.add(Forward(batch, steady, frozenset()))
-            return batch
-        rows = self._rows(native, request_ids)
-        batch = mixed_batch(native, rows)
-        self._steady = rows if rows.num_extends == 0 else None
-        if self._endings.num_held:
-            return self._withhold(batch, rows)
-        self._flight.add(Forward.of(batch, rows))
-        return batch
-
-    def _rows(self, native: Any, request_ids: Sequence[str]) -> Rows:
-        num_extends = native.num_extends()
-        requests = [self._population[name] for name in request_ids]
-        for request in requests[:num_extends]:
-            self._entrance.begin(request, Stage.PREFILLING)
-        for request in requests[num_extends:]:
-            self._entrance.begin(request, Stage.DECODING)
-        slots = np.array(native.request_pool_indices, np.int64)
-        return Rows.of(requests, slots=slots, num_extends=num_extends)
-
-    def _withhold(self, batch: Batch, rows: Rows) -> Batch | None:
-        """Keep the rows of requests that wait for their abort from the device.
-
-        Each further forward would hold the abort longer, at depth 1 for ever.
-        """
-        self._steady = None
-        ended = [row for row, one in enumerate(rows.requests) if one.stage is Stage.ENDED]
-        for row in ended:
-            rows.results[row].tokens = ()
-        self._queue.add([rows.results[row] for row in ended])
-        if len(ended) == len(rows.requests):
-            return None
-        kept = without_rows(batch, ended)
-        others = [one for one in rows.requests if one.stage is not Stage.ENDED]
-        remaining = Rows.of(others, slots=kept.slots, num_extends=kept.num_extends)
-        self._flight.add(Forward.of(kept, remaining))
-        return kept
-
     def _begin_remote(self, native: Any) -> bool:
         remote = native.remote_prefill
         for name in remote.request_ids if remote is not None else ():
@@ -287,45 +239,7 @@ class NativeScheduler:
 
     def commit(self, batch: Batch, outcome: CommitOutcome) -> None:
         """Queue one answer per row of the oldest forward; EngineError where one cannot be right."""
-        forward = self._flight.oldest(batch)
-        refuse_wrong(forward, outcome)
-        self._flight.pop()
-        if forward.late:
-            self._backlog.note_change()  # the last late row gives back slot and pages
-        silent = silent_rows(outcome.tokens)
-        fill_results(forward, outcome, silent=silent)
-        # Nothing to look at in most rounds, so this is asked before any row is.
-        if silent or outcome.more or outcome.finished or outcome.aborted:
-            followers = self._followers(forward, outcome, silent=silent)
-            self._queue.add(with_followers(forward, followers))
-            return
-        self._queue.add(forward.rows.results)
-        self._queue.add_bundle(self._reserves(forward.rows))
-
-    def _reserves(self, rows: Rows) -> Any:
-        # These say the same every round, so they are bundled once for as long as the rows stay.
-        if rows.reserves is None:
-            decoding = rows.requests[rows.num_extends :]
-            rows.reserves = self._queue.bundle(request.reserve for request in decoding)
-        return rows.reserves
-
-    def _followers(
-        self, forward: Forward, outcome: CommitOutcome, *, silent: Sequence[int]
-    ) -> dict[int, list[Any]]:
-        """The rows that do not simply go on, and what follows their results."""
-        requests, events = forward.rows.requests, self._events
-        followers: dict[int, list[Any]] = {row: [] for row in silent}
-        for row, several in outcome.more.items():
-            reserve = events.reserve(requests[row].request_id, len(several))
-            followers[row] = [reserve] if row >= forward.rows.num_extends else []
-        for row in outcome.finished:
-            self._endings.end(requests[row])
-            followers[row] = [events.finish(requests[row].request_id)]
-        for row in outcome.aborted:
-            self._endings.end_held(requests[row])
-        if self._endings.num_held:
-            followers.update(self._endings.release_aborts(forward))
-        return followers
+        self._answering.commit(batch, outcome)
 
     def queue_events(self, events: Sequence[object]) -> None:
         """Queue native events behind the answers queued so far."""
