@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,10 @@ def start_engine(tiny: TinyModel) -> Iterator[MakeEngine]:
     """Start engines of the tiny model, by TorchSetup's options; they are stopped at the end."""
     with ExitStack() as stack:
 
-        def start(**options: object) -> TorchEngine:
+        def start(**options: Any) -> TorchEngine:
             # Threads cost a tiny model more than they give.
-            usual = {"model": tiny, "engine": {"threads": 1}}
-            setup = TorchSetup(**{**usual, **options})  # type: ignore[arg-type]  # by name
+            usual: dict[str, Any] = {"model": tiny, "engine": {"threads": 1}}
+            setup = TorchSetup(**{**usual, **options})
             return stack.enter_context(TorchEngine(setup))
 
         yield start

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from attrs import define, field
@@ -61,7 +61,7 @@ class Task(Generic[T]):
         """What the function returned; only after a `wait` that found no error."""
         assert self._done.is_set()
         assert self.error is None
-        return self._value  # type: ignore[return-value]  # T itself may allow None
+        return cast("T", self._value)  # T itself may allow None
 
 
 class PlaneThread:
