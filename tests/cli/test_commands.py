@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""Help, chat, plugins, bench, and the commands that plugins bring."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenspeed_core.cli import bench, main
+from tokenspeed_core.errors import ConfigError
+from tokenspeed_hookspecs import CliCommand
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["generate", "--show-config"]])
+def test_a_command_that_runs_no_model_loads_no_torch(arguments: Sequence[str]) -> None:
+    """Help, plugins and --show-config start without torch."""
+    code = "import sys; from tokenspeed_core.cli.main import main\ntry: main(sys.argv[1:])\n"
+    code += "except SystemExit: pass\nprint('torch' in sys.modules)"
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tokenspeed --help` names each command."""
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in main.COMMANDS)
+
+
+def test_each_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tokenspeed COMMAND --help` ends well for every command."""
+    for name in main.COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main.main([name, "--help"])
+        assert ended.value.code == 0
+        assert f"tokenspeed {name}" in capsys.readouterr().out
+
+
+def test_the_second_turn_of_a_chat_hits_the_cache(run: Run, engine_flags: list[str]) -> None:
+    """Each turn sends the whole conversation, and says how much of it the cache had."""
+    flags = ["--max-tokens", "20", "--logit-bias", "65:100", *engine_flags]
+    ran = run("chat", *flags, stdin="the first question\n\nthe second question\n")
+    first, second = (line for line in ran.out.splitlines() if "prompt tokens" in line)
+    assert ran.code == 0
+    assert first.startswith("24 prompt tokens, 0 of them from the cache")
+    assert " 0 of them" not in second
+    assert ran.out.count("b" * 20) == 2
+
+
+def test_chat_ends_with_its_input(run: Run, engine_flags: list[str]) -> None:
+    """An empty pipe is a conversation without turns."""
+    assert run("chat", *engine_flags).code == 0
+
+
+def test_plugins_are_reported_as_one_document(run: Run) -> None:
+    """--json holds plugins, hooks in order, and problems; a broken choice is code 2."""
+    good, bad = run("plugins", "--json"), run("plugins", "--json", "--plugins", "nope")
+    assert [row["state"] for row in json.loads(good.out)["plugins"]] == ["loaded", "loaded"]
+    assert (good.code, bad.code) == (0, 2)
+    assert "unknown plugin 'nope'" in json.loads(bad.out)["problems"][0]
+
+
+def test_plugins_are_shown_as_a_table(run: Run) -> None:
+    """The table names each plugin, and each hook names who is called."""
+    ran = run("plugins")
+    assert "batch_log" in ran.out
+    assert "committed: batch_log" in ran.out
+
+
+def test_a_plugins_command_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subcommand of an installed plugin gets the arguments after its name."""
+    command = CliCommand("shout", "say it loudly", lambda rest: len(rest))
+    monkeypatch.setattr(main, "_of_plugins", lambda: {"shout": command})
+    assert run("shout", "a", "--b").code == 2
+    assert "shout" in run().out
+
+
+def test_bench_says_where_benchmarks_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a checkout the command says what it needs."""
+    monkeypatch.setattr(bench, "FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match="of a checkout"):
+        bench.find_scripts()
+
+
+def test_bench_finds_each_script() -> None:
+    """Every script of tests/benchmarks can be named."""
+    here = Path(__file__).resolve().parents[1] / "benchmarks"
+    assert sorted(bench.find_scripts()) == sorted(path.stem for path in here.glob("*.py"))
