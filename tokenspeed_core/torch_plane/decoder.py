@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from attrs import frozen
+from torch.nn import functional
 
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.weights import WeightSource
-from tokenspeed_core.torch_plane.attention import Attention, AttentionPlan, plan_attention
+from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner, attend
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
-from tokenspeed_core.torch_plane.kv_cache import KEYS, PagedKVCache
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.linear import Linear, linear
 from tokenspeed_core.torch_plane.rotary import RotaryTable
 
@@ -59,46 +60,35 @@ class Layer:
                 loader.tensor(f"{own}.q_norm.weight"),
                 loader.tensor(f"{own}.k_norm.weight"),
             )
-        self._attention = Attention(
-            index, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim
-        )
 
     def __call__(self, x: torch.Tensor, step: _Step) -> torch.Tensor:
-        """The residual stream [tokens, hidden] after this block."""
-        normed = F.rms_norm(x, self._input_norm.shape, self._input_norm, self._eps)
-        x = x + self._attend(normed, step)
-        normed = F.rms_norm(x, self._post_norm.shape, self._post_norm, self._eps)
+        """Add this block to the residual stream [tokens, hidden], in place."""
+        normed = functional.rms_norm(x, self._input_norm.shape, self._input_norm, self._eps)
+        x = x.add_(self._attend(normed, step))
+        normed = functional.rms_norm(x, self._post_norm.shape, self._post_norm, self._eps)
         gate, up = self._gate_up(normed).chunk(2, dim=-1)
-        return x + self._down(F.silu(gate) * up)
+        return x.add_(self._down(functional.silu(gate).mul_(up)))
 
     def _attend(self, x: torch.Tensor, step: _Step) -> torch.Tensor:
         heads, kv_heads = self._heads
-        qkv = self._qkv(x).unflatten(-1, (heads + 2 * kv_heads, self._dim))
-        queries, keys, values = qkv.split((heads, kv_heads, kv_heads), dim=1)
+        qkv = self._qkv(x).view(len(x), -1, self._dim)
         if self._norms is not None:
-            queries = F.rms_norm(queries, (self._dim,), self._norms[0], self._eps)
-            keys = F.rms_norm(keys, (self._dim,), self._norms[1], self._eps)
-        queries = step.rotary.rotate(queries, step.angles)
-        keys = step.rotary.rotate(keys, step.angles)
-        step.cache.write(self._index, keys, values, places=step.plan.places)
-        return self._out(self._attention(queries, step.plan, step.cache).flatten(1))
+            of_queries, of_keys = self._norms
+            queries, keys = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
+            queries.copy_(functional.rms_norm(queries, of_queries.shape, of_queries, self._eps))
+            keys.copy_(functional.rms_norm(keys, of_keys.shape, of_keys, self._eps))
+        step.rotary.rotate_(qkv[:, : heads + kv_heads], step.angles)
+        return self._out(attend(self._index, qkv, plan=step.plan, cache=step.cache).flatten(1))
 
 
+@frozen(eq=False)
 class _Step:
     """What every layer of one forward shares."""
 
-    def __init__(
-        self,
-        inputs: ForwardInputs,
-        cache: PagedKVCache,
-        *,
-        rotary: RotaryTable,
-        dtype: torch.dtype,
-    ) -> None:
-        self.cache = cache
-        self.rotary = rotary
-        self.angles = rotary.at(inputs.positions, dtype)
-        self.plan: AttentionPlan = plan_attention(inputs, cache, dtype=dtype)
+    cache: PagedKVCache
+    plan: AttentionPlan
+    rotary: RotaryTable
+    angles: tuple[torch.Tensor, torch.Tensor]
 
 
 class Decoder:
@@ -124,6 +114,7 @@ class Decoder:
         self._head = linear(self.embedding if tied else loader.tensor("lm_head.weight"))
         positions = max_positions or config.max_position_embeddings
         self._rotary = RotaryTable(config, positions, device=device)
+        self._planner: AttentionPlanner | None = None
 
     @torch.inference_mode()
     def hidden(self, inputs: ForwardInputs, cache: PagedKVCache) -> torch.Tensor:
@@ -131,13 +122,16 @@ class Decoder:
 
         The keys and values of all tokens are in their pages when it returns.
         """
-        assert cache.pages[0, KEYS].shape[1] == self.config.num_kv_heads
-        step = _Step(inputs, cache, rotary=self._rotary, dtype=self.dtype)
-        x = F.embedding(inputs.token_ids, self.embedding)
+        if self._planner is None or self._planner.cache is not cache:
+            self._planner = AttentionPlanner(cache)
+        plan = self._planner.plan(inputs)
+        step = _Step(cache, plan, self._rotary, self._rotary.at(inputs.positions, self.dtype))
+        x = functional.embedding(inputs.token_ids, self.embedding)
         for layer in self.layers:
             x = layer(x, step)
+        plan.finish()
         wanted = x.index_select(0, inputs.logit_rows)
-        return F.rms_norm(wanted, self._norm.shape, self._norm, self.config.rms_norm_eps)
+        return functional.rms_norm(wanted, self._norm.shape, self._norm, self.config.rms_norm_eps)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

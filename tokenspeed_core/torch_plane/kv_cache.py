@@ -36,7 +36,7 @@ class PagedKVCache:
         self.page_size = page_size
         self.num_pages = num_pages
         self._shape = (config.num_layers, 2, num_pages, *shape)
-        self.pages = _untouched(self._shape, dtype=dtype, device=device)
+        self.pages = untouched(self._shape, dtype=dtype, device=device)
 
     @property
     def bytes_per_page(self) -> int:
@@ -46,15 +46,13 @@ class PagedKVCache:
     def write(
         self,
         layer: int,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        kv: torch.Tensor,
         *,
         places: tuple[torch.Tensor, torch.Tensor],
     ) -> None:
-        """Store keys and values [tokens, kv_heads, head_dim] at (page, offset) int64 [tokens]."""
+        """Store kv [tokens, 2, kv_heads, head_dim] at (page, offset), int64 [tokens] each."""
         page, offset = places
-        self.pages[layer, KEYS][page, :, offset] = keys
-        self.pages[layer, VALUES][page, :, offset] = values
+        self.pages[layer][:, page, :, offset] = kv
 
     def read(self, layer: int, page_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [kv_heads, n x page_size, head_dim] of n pages, in order."""
@@ -86,7 +84,7 @@ def _index(page_ids: Sequence[int], pages: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(np.asarray(page_ids, dtype=np.int64), device=pages.device)
 
 
-def _untouched(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def untouched(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros whose memory the system hands over only as it is touched (on the CPU)."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

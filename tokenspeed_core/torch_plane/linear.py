@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 PACKING_HINT_ROWS = 16  # the packed layout that was fastest for every batch size measured
 
@@ -32,7 +32,7 @@ class PlainLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The product for n rows."""
-        return F.linear(x, self._weight, self._bias)
+        return functional.linear(x, self._weight, self._bias)
 
 
 class PackedLinear:
@@ -49,8 +49,17 @@ class PackedLinear:
         return product
 
 
+def _can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has a packed product of that type on this processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     """The fastest form for the weight's device."""
-    if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+    if weight.device.type == "cpu" and _can_pack(weight.dtype):
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)

@@ -36,10 +36,11 @@ class RotaryTable:
         sin = self._sin.index_select(0, positions).to(dtype).unsqueeze(1)
         return cos, sin
 
-    def rotate(self, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Rotate heads [tokens, heads, head_dim] by their positions' angles."""
+    def rotate_(self, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Rotate heads [tokens, heads, head_dim] by their positions' angles, in place."""
         cos, sin = angles
-        return torch.addcmul(x * cos, x.roll(self._half, -1), sin)
+        turned = x.roll(self._half, -1)
+        x.mul_(cos).addcmul_(turned, sin)
 
 
 def _inverse_frequencies(config: ModelConfig) -> torch.Tensor:
