@@ -41,8 +41,8 @@ class Endings:
         self.end(request)
         self.num_held += 1
         request.is_abort_held = True
-        # The plan that named it again published what its earlier forward had written.
-        self.has_suspects |= self.flight.names(request.request_id)
+        # A chunk's answer, or the plan that named it again, published what it had written so far.
+        self.has_suspects = True
 
     def release_aborts(self, forward: Forward) -> dict[int, list[Any]]:
         """The aborts that follow the rows of a forward just taken out of flight, by row."""

@@ -298,8 +298,8 @@ class CommitOutcome:
     """What became of each row of a forward, as the scheduler needs it.
 
     `tokens[i]` is the row's one kept token, -1 for none (mid-chunk and late rows); `more[i]` holds
-    the whole list for the few rows with several. `finished` rows publish their pages, `aborted`
-    rows do not.
+    the whole list for the few rows with several. `finished` rows publish their pages; `aborted`
+    rows do not, and what they published before is forgotten: nobody may reuse what is in them.
     """
 
     tokens: Sequence[int]
