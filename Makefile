@@ -22,7 +22,7 @@ $(VENV)/.installed: requirements.txt $(PROJECTS) | $(VENV)/bin/pip
 	@touch $@
 
 run: install  ## answer a prompt with the default model
-	$(VENV)/bin/tokenspeed generate "Explain in two sentences why the sky is blue."
+	$(VENV)/bin/tokenspeed generate --chat "Explain in two sentences why the sky is blue."
 
 test: install  ## run every test
 	$(VENV)/bin/pytest

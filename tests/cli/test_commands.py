@@ -80,7 +80,7 @@ def test_plugins_are_shown_as_a_table(run: Run) -> None:
 
 def test_a_plugins_command_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A subcommand of an installed plugin gets the arguments after its name."""
-    command = CliCommand("shout", "say it loudly", lambda rest: len(rest))
+    command = CliCommand("shout", "say it loudly", len)
     monkeypatch.setattr(main, "_of_plugins", lambda: {"shout": command})
     assert run("shout", "a", "--b").code == 2
     assert "shout" in run().out
