@@ -213,11 +213,18 @@ def _answers(name: str) -> tuple[Any, Any]:
     return result, reserve
 
 
-def _read(plan: Any, batch: Any) -> None:
+def _read(plan: Any, batch: Any) -> tuple[object, ...]:
     """Each field a data plane needs, once."""
-    batch.request_pool_indices, batch.input_lengths, batch.decode_input_ids  # noqa: B018  # reading is the work
-    batch.block_tables_arrays()
-    plan.pages_to_zero_arrays(), plan.pages_to_copy_arrays(), plan.cache, plan.aborts
+    return (
+        batch.request_pool_indices,
+        batch.input_lengths,
+        batch.decode_input_ids,
+        batch.block_tables_arrays(),
+        plan.pages_to_zero_arrays(),
+        plan.pages_to_copy_arrays(),
+        plan.cache,
+        plan.aborts,
+    )
 
 
 def take_turns(name: str, first: OneRound, *, second: OneRound, rounds: int) -> Cost:

@@ -12,6 +12,8 @@ import attrs
 import pytest
 
 from tokenspeed_core.testing import (
+    EngineFixture,
+    EngineSetup,
     RowFault,
     Stream,
     Tiers,
@@ -107,6 +109,37 @@ def test_scores_without_a_finite_value(depth: int, value: float) -> None:
         each.pop("finish")
     json.dumps(details, allow_nan=False)
     assert stream.logprobs == pytest.approx([-1.0, -9999.0, -1.002])
+    engine.to_idle()
+
+
+IDS = [
+    "plain",
+    "naïve",
+    "日本語" * 90,
+    "🦀" * 200,
+    "nul\0here",
+    "lone \ud800",
+    "line\nbreak",
+    "%s %d",
+]
+
+
+@depths
+@pytest.mark.parametrize("stats", [True, False])
+def test_a_log_line_of_any_id(depth: int, stats: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """OUT-15: whatever text an id is, its log lines can be written, each as one line; an id that is
+    no text at all is refused."""
+    setup = EngineSetup(depth=depth, without=(), tables={"finish_line": {"stats": stats}})
+    engine = EngineFixture(setup)
+    with caplog.at_level("INFO"):
+        for request_id in IDS:
+            engine.add(request_id, 5, budget=2)
+        engine.run_to_end(*IDS)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if "Finish!" in line]) == len(IDS) - 1
+    assert engine.received["lone \ud800"].kind == "abort"
+    assert not any("\n" in line for line in lines)
+    assert "\n".join(lines).encode("utf-8")
     engine.to_idle()
 
 

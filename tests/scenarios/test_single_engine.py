@@ -9,7 +9,10 @@ import pytest
 
 from tokenspeed_core.testing import (
     Chunk,
+    EngineFixture,
+    EngineSetup,
     ManualFrontend,
+    ScriptedFrontend,
     Stream,
     Tiers,
     request,
@@ -197,3 +200,14 @@ def test_written_back_prefixes_are_acknowledged(depth: int) -> None:
         assert stream.tokens == [1000, 1001, 1002, 1003], stream.request_id
     assert engine.count(CacheOperationKind.WRITE_BACK) > 0
     engine.to_idle()
+
+
+@both_depths
+def test_an_engine_stops_once_its_frontend_is_gone(depth: int) -> None:
+    """A script of one batch with one request: the loop ends by itself, after the round that read
+    it, and without an error."""
+    frontend = ScriptedFrontend([[request("r1", 5, budget=3)]])
+    engine = EngineFixture(EngineSetup(depth=depth, frontend=frontend))
+    engine.loop.run(lambda: False)
+    assert engine.loop.last_round.number == 1
+    engine.rank.stop()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tokenspeed_core.testing.batches import DecodeRow, ExtendRow, batch_of, plan_of
 from tokenspeed_core.testing.checked_pages import CheckedPages
 from tokenspeed_core.testing.engine import EngineFixture, EngineSetup, Tiers, scripted_engine
 from tokenspeed_core.testing.invariants import Counters, check_idle, check_round, check_streams
@@ -16,8 +17,10 @@ __all__ = [
     "CheckedPages",
     "Chunk",
     "Counters",
+    "DecodeRow",
     "EngineFixture",
     "EngineSetup",
+    "ExtendRow",
     "Faults",
     "ManualFrontend",
     "Received",
@@ -27,9 +30,11 @@ __all__ = [
     "ScriptedOptions",
     "Stream",
     "Tiers",
+    "batch_of",
     "check_idle",
     "check_round",
     "check_streams",
+    "plan_of",
     "request",
     "scripted_engine",
     "telling_tokens",

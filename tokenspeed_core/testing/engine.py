@@ -41,7 +41,8 @@ class Tiers(Enum):
 @define(kw_only=True)
 class EngineSetup:
     """What differs from the usual small engine: page 16, 512 usable pages, 256 tokens a round, 8
-    requests. `scheduler` and `plane` are options by name."""
+    requests. `scheduler` and `plane` are options by name, `tables` those of plugins; `without`
+    names built-in plugins to leave out."""
 
     depth: int = 1
     tiers: Tiers = Tiers.DEVICE_ONLY
@@ -49,6 +50,8 @@ class EngineSetup:
     plane: Mapping[str, Any] = field(factory=dict)
     plugins: tuple[Chosen, ...] = ()
     decode_text: DecodeText | None = None
+    without: tuple[str, ...] = ("batch_log", "finish_line")
+    tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
     frontend: ManualFrontend | ScriptedFrontend = field(factory=ManualFrontend)
 
@@ -67,7 +70,8 @@ class EngineSetup:
                 data_plane="scripted", depth=self.depth, stream_interval=self.stream_interval
             ),
             scheduler=SchedulerSection(**options),
-            without=("batch_log", "finish_line"),
+            without=self.without,
+            tables=self.tables,
             data_plane={"checked_pages": True, "recorded_batches": 100_000, **self.plane},
         )
 
