@@ -40,18 +40,17 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def drawn_tokens(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one token a row int64 [n], drawn from float32 logits [n, vocab], and whether it could
+def drawn_tokens(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one token a row int64 [n], drawn by weights float32 [n, vocab], and whether it could
     not be drawn, bool [n].
 
-    `uniforms` float64 [n] in (0, 1) says where in the row's cumulated probability the token lies.
-    Tokens at -inf are never drawn. Rows with a NaN, or with all at -inf, return just any token.
+    `uniforms` float64 [n] in (0, 1) says where in the row's cumulated weight the token lies. Tokens
+    of weight 0 are never drawn. Rows with a NaN, or without weight, return just any token.
     """
-    rows, vocab = logits.shape
-    probabilities = torch.softmax(logits, dim=-1)
+    rows, vocab = weights.shape
     if vocab % BLOCK:
-        probabilities = torch.nn.functional.pad(probabilities, (0, BLOCK - vocab % BLOCK))
-    blocks = probabilities.view(rows, -1, BLOCK)
+        weights = torch.nn.functional.pad(weights, (0, BLOCK - vocab % BLOCK))
+    blocks = weights.view(rows, -1, BLOCK)
     # In float64 the sums round far below what a draw can tell apart, also where a device adds in
     # another order for another number of rows.
     masses = blocks.sum(dim=-1, dtype=torch.float64)
@@ -59,8 +58,8 @@ def drawn_tokens(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     places = (uniforms * sums[:, -1]).unsqueeze(-1)
     block = torch.searchsorted(sums, places, right=True).clamp_(max=sums.shape[1] - 1)
     before = sums.gather(-1, block) - masses.gather(-1, block)
-    chosen = blocks[torch.arange(rows, device=logits.device), block.squeeze(-1)]
+    chosen = blocks[torch.arange(rows, device=weights.device), block.squeeze(-1)]
     inner = chosen.cumsum(dim=-1, dtype=torch.float64)
     inside = torch.minimum(places - before, inner[:, -1:] * BELOW_ONE).clamp_(min=0)
     tokens = block * BLOCK + torch.searchsorted(inner, inside, right=True)
-    return tokens.squeeze(-1).clamp_(max=vocab - 1), ~sums[:, -1].isfinite()
+    return tokens.squeeze(-1).clamp_(max=vocab - 1), ~(sums[:, -1] > 0)

@@ -1,58 +1,72 @@
 # SPDX-License-Identifier: MIT
-"""Which tokens a draw may choose: top-k, top-p and min-p.
+"""Which tokens a draw may choose: top-k, then top-p of what is left, then min-p.
 
-Each filter finds a threshold in every row and bars what lies below it, so tokens that tie with the
-last kept one are kept too and the outcome does not depend on the order in which a sort leaves them,
-nor on the other rows. All take float32 logits [n, vocab] and return new ones, -inf where barred.
+All three come down to the least probability a row may draw, found among its best tokens. Tokens
+that tie with the last kept one are kept too, so the outcome depends neither on the order in which a
+selection leaves equals nor on the other rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from attrs import frozen
 from torch import Tensor
 
-# A full sort of a row costs many times the selection of its best few on a CPU, and the first of
-# these widths holds most nuclei; elsewhere it is cheaper than to ask whether it did.
+# On a CPU a full sort of a row costs many times the selection of its best few, and the first of
+# these widths holds most nuclei; elsewhere a sort is cheaper than to ask whether one did.
 CPU_WIDTHS = (128, 2048)
 
 
-def keep_top_k(logits: Tensor, top_k: Tensor, *, widest: int) -> Tensor:
-    """Keep each row's `top_k` best, int64 [n], all between 1 and `widest`."""
-    best = torch.topk(logits, min(widest, logits.shape[-1]), dim=-1).values
-    return _bar_below(logits, best.gather(-1, top_k.unsqueeze(-1) - 1))
+@frozen(eq=False)
+class Filters:
+    """A row's filters, [n] each: `top_k` int64 (the vocabulary's size is off), `top_p` float64
+    (1 is off), `min_p` float32 (0 is off)."""
+
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+    def take(self, rows: Tensor) -> Filters:
+        """The filters of some rows."""
+        return Filters(self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
-def keep_top_p(logits: Tensor, top_p: Tensor) -> Tensor:
-    """Keep each row's fewest best tokens whose probability reaches `top_p`, float64 [n]."""
-    probabilities = torch.softmax(logits, dim=-1)
-    vocab = logits.shape[-1]
-    threshold = probabilities.new_empty(len(top_p), 1)
-    rest = torch.arange(len(top_p), device=logits.device)
-    for width in (*CPU_WIDTHS, vocab) if logits.is_cpu else (vocab,):
-        best = torch.topk(probabilities[rest], min(width, vocab), dim=-1).values
-        threshold[rest], is_whole = _nucleus(best, top_p[rest])
-        if width >= vocab:
-            break
-        rest = rest[~is_whole]
-        if not len(rest):
-            break
-    return logits.masked_fill(probabilities < threshold, -torch.inf)
+def least_probabilities(probabilities: Tensor, filters: Filters) -> Tensor:
+    """The least probability each row may draw, [n, 1], of probabilities float32 [n, vocab]."""
+    count, vocab = probabilities.shape
+    least = probabilities.new_empty(count, 1)
+    rest = torch.arange(count, device=probabilities.device)
+    for width in _widths(vocab, is_cpu=probabilities.is_cpu):
+        best = torch.topk(probabilities[rest], width, dim=-1).values
+        least[rest], is_found = _least(best, filters.take(rest), vocab=vocab)
+        if width < vocab:
+            rest = rest[~is_found]
+            if not len(rest):
+                break
+    return least
 
 
-def keep_min_p(logits: Tensor, min_p: Tensor) -> Tensor:
-    """Keep tokens at least `min_p`, float32 [n], times as likely as the row's best."""
-    best = logits.amax(dim=-1, keepdim=True)
-    return _bar_below(logits, best + torch.log(min_p).unsqueeze(-1))
+def _widths(vocab: int, *, is_cpu: bool) -> Sequence[int]:
+    if not is_cpu:
+        return (vocab,)
+    return (*(width for width in CPU_WIDTHS if width < vocab), vocab)
 
 
-def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least kept probability [n, 1], and whether the nucleus ends in these columns."""
-    sums = torch.cumsum(descending, dim=-1, dtype=torch.float64)
-    before = sums - descending
-    # The best token stays whatever top_p is; a row of NaN keeps count 1 as well.
-    kept = (before < top_p.unsqueeze(-1)).sum(dim=-1, keepdim=True).clamp(min=1)
-    return descending.gather(-1, kept - 1), sums[:, -1] >= top_p
-
-
-def _bar_below(logits: Tensor, threshold: Tensor) -> Tensor:
-    return logits.masked_fill(logits < threshold, -torch.inf)
+def _least(best: Tensor, filters: Filters, *, vocab: int) -> tuple[Tensor, Tensor]:
+    """The least probability [n, 1] by each row's best ones in descending order, float32 [n, width];
+    and whether those were enough to tell, bool [n]."""
+    width = best.shape[-1]
+    top_k, top_p = filters.top_k.unsqueeze(-1), filters.top_p.unsqueeze(-1)
+    has_k = top_k < vocab
+    by_k = torch.where(has_k, best.gather(-1, top_k.clamp(max=width) - 1), 0)
+    kept = torch.where(best >= by_k, best, 0).double()
+    sums = kept.cumsum(dim=-1)
+    wanted = top_p * torch.where(has_k, sums[:, -1:], 1)
+    # The best token stays whatever top_p is.
+    needed = (sums - kept < wanted).sum(dim=-1, keepdim=True).clamp(min=1)
+    by_p = torch.where(top_p < 1, best.gather(-1, needed - 1), 0)
+    by_min = filters.min_p.unsqueeze(-1) * best[:, :1]
+    is_found = torch.where(has_k, top_k <= width, (top_p >= 1) | (sums[:, -1:] >= wanted))
+    return torch.maximum(torch.maximum(by_k, by_p), by_min), is_found.squeeze(-1)

@@ -18,7 +18,7 @@ from attrs import frozen
 from torch import Tensor
 
 from tokenspeed_core.torch_plane.draws import best_tokens, drawn_tokens
-from tokenspeed_core.torch_plane.filters import keep_min_p, keep_top_k, keep_top_p
+from tokenspeed_core.torch_plane.filters import Filters, least_probabilities
 from tokenspeed_core.torch_plane.penalties import Penalised, PenaltyTexts
 from tokenspeed_core.torch_plane.randomness import uniforms
 from tokenspeed_core.torch_plane.seated import Columns, SeatedRequest
@@ -84,15 +84,17 @@ class Sampler:
 
     def sample(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         """Sample from logits [rows, vocab]; tokens of rows that sample nothing mean nothing."""
+        shaped = np.flatnonzero(rows.samples & _needs_shaping(rows))
+        if shaped.size == len(rows.requests):
+            return self._sample_shaped(logits.to(torch.float32, copy=True), rows)
         tokens, best = best_tokens(logits)
         # A best value that is NaN or infinite: NaN logits, or a row in which all is barred.
-        is_bad = ~best.isfinite()
-        for shaped in _where(rows.samples & _needs_shaping(rows)):
+        found = Sampled(tokens, ~best.isfinite())
+        if shaped.size:
             where = self._tensor(shaped)
             some = self._sample_shaped(logits[where].float(), rows.take(shaped))
-            tokens[where] = some.tokens
-            is_bad[where] |= some.is_bad
-        return Sampled(tokens, is_bad)
+            found.tokens[where], found.is_bad[where] = some.tokens, some.is_bad
+        return found
 
     def _sample_shaped(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         logits = self._shape(logits, rows)
@@ -157,19 +159,28 @@ class Sampler:
     def _draw(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         """Draw from float32 logits that may be written to."""
         columns = rows.columns
-        logits = logits.div_(self._tensor(columns["temperature"]).unsqueeze(-1))
-        top_k = columns["top_k"]
-        for places in _where((top_k > 0) & (top_k < self._vocab_size)):
-            where, few = self._tensor(places), top_k[places]
-            logits[where] = keep_top_k(logits[where], self._tensor(few), widest=int(few.max()))
-        for places in _where(columns["top_p"] < 1):
-            where = self._tensor(places)
-            logits[where] = keep_top_p(logits[where], self._tensor(columns["top_p"][places]))
-        for places in _where(columns["min_p"] > 0):
-            where = self._tensor(places)
-            logits[where] = keep_min_p(logits[where], self._tensor(columns["min_p"][places]))
+        logits.div_(self._tensor(columns["temperature"]).unsqueeze(-1))
+        probabilities = torch.softmax(logits, dim=-1)
+        self._filter(probabilities, columns)
         numbers = uniforms(columns["seed"], rows.output_index)
-        return Sampled(*drawn_tokens(logits, self._tensor(numbers)))
+        return Sampled(*drawn_tokens(probabilities, self._tensor(numbers)))
+
+    def _filter(self, probabilities: Tensor, columns: Columns) -> None:
+        """Set to zero, in place, what the rows' filters leave out."""
+        vocab = self._vocab_size
+        top_k = np.where(columns["top_k"] > 0, np.minimum(columns["top_k"], vocab), vocab)
+        is_filtered = (top_k < vocab) | (columns["top_p"] < 1) | (columns["min_p"] > 0)
+        for places in _where(is_filtered):
+            where = self._tensor(places)
+            some = probabilities if places.size == len(columns) else probabilities[where]
+            filters = Filters(
+                self._tensor(top_k[places]),
+                self._tensor(columns["top_p"][places]),
+                self._tensor(columns["min_p"][places]),
+            )
+            some.masked_fill_(some < least_probabilities(some, filters), 0)
+            if some is not probabilities:
+                probabilities[where] = some
 
     def _note_given(self, rows: SamplingRows) -> None:
         """Add tokens that were sampled elsewhere to the texts."""
