@@ -167,6 +167,22 @@ def test_calls_run_behind_what_was_asked_before(start_engine: MakeEngine) -> Non
     assert plane.call(lambda: 3) == 3
 
 
+def test_a_list_that_changes_afterwards_was_read(start_engine: MakeEngine) -> None:
+    """The caller may use its list again as soon as the call has returned."""
+    engine = start_engine(plugins=(Watching,))
+    plane, gate = engine.rank.data_plane, threading.Event()
+    plane.admit([])
+    ids = ["a", "b"]
+    busy = threading.Thread(target=plane.call, args=(gate.wait,))
+    busy.start()
+    plane.release(ids)
+    ids.clear()
+    gate.set()
+    busy.join()
+    plane.call(lambda: None)
+    assert watching_in(engine).seen[-1] == "release ['a', 'b']"
+
+
 def test_a_batch_of_somebody_unknown_ends_serving(start_engine: MakeEngine) -> None:
     """A row whose request was never admitted is an error that names request and slot."""
     plane = start_engine().rank.data_plane

@@ -89,7 +89,9 @@ class TorchDataPlane:
     def admit(self, requests: Sequence[AdmittedRequest]) -> None:
         """Tell the thread of requests."""
         thread, runner = self._started()
-        thread.post(lambda: runner.admit(requests))
+        # The caller's list may change before the thread reads it.
+        mine = tuple(requests)
+        thread.post(lambda: runner.admit(mine))
 
     def execute(self, plan: Plan, dispatch: Dispatch) -> TorchForward | None:
         """Post a plan; the forward to complete, if it has a batch."""
@@ -115,7 +117,8 @@ class TorchDataPlane:
     def release(self, request_ids: Sequence[str]) -> None:
         """Tell the thread that requests ended."""
         thread, runner = self._started()
-        thread.post(lambda: runner.release(request_ids))
+        mine = tuple(request_ids)
+        thread.post(lambda: runner.release(mine))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the thread; what it raises is raised here and ends nothing else."""
