@@ -159,7 +159,7 @@ def test_a_fault_can_hit_a_chunk() -> None:
     plane = _plane("a")
     plane.faults.at_chunk("a", 2, fault=RowFault(is_nan=True))
     chunks = [ExtendRow("a", PROMPT, [1], prefix=prefix, length=2) for prefix in (0, 2)]
-    found = [_forward(plane, batch_of([chunk])).nan_rows for chunk in chunks]
+    found = [list(_forward(plane, batch_of([chunk])).nan_rows) for chunk in chunks]
     assert found == [[], [0]]
 
 

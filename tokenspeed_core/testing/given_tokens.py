@@ -2,9 +2,10 @@
 """How many tokens each admitted request was given, and so which one comes next.
 
 Counts live in columns, one a request; a slot points at its request's column. Decode rows therefore
-cost a few array operations however many there are. A slot changes its owner only at an extend row,
-at a restore, or at a decode row whose token comes from the host; only those are looked at one by
-one. Column 0 belongs to nobody.
+cost a few array operations however many there are, and a single one while the driver hands out the
+same array of slots again. A slot changes its owner only at an extend row, at a restore, or at a
+decode row whose token comes from the host; only those are looked at one by one. Column 0 belongs to
+nobody.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class GivenTokens:
         self._counts: Ints = np.zeros(1, dtype=np.int64)
         self._slot_of: Ints = np.zeros(1, dtype=np.int64)
         self._column_at: Ints = np.zeros(1, dtype=np.int64)
-        self._last_slots: Ints | None = None
-        self._last_columns: Ints = np.zeros(0, dtype=np.int64)
+        self._steady_slots: Ints | None = None
+        self._steady_columns = self._steady_indices = np.zeros(0, dtype=np.int64)
+        self._steady_rounds = 0
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -50,8 +52,8 @@ class GivenTokens:
             raise AssertionError(
                 f"request {request_id!r} was released twice, or never admitted to the data plane"
             )
+        self._settle()
         slot = self._slot_of[column]
-        self._last_slots = None
         if self._column_at[slot] == column:
             self._column_at[slot] = 0
         self._free.append(column)
@@ -68,29 +70,36 @@ class GivenTokens:
             grown = np.zeros(2 * slot + 64, dtype=np.int64)
             grown[: len(self._column_at)] = self._column_at
             self._column_at = grown
+        self._settle()
         self._column_at[slot] = column
-        self._last_slots = None
         self._slot_of[column] = slot
         return column
 
     def next_indices(self, batch: Batch) -> Ints:
         """Which token of its request each row samples, int64 [rows], -1 for a mid-chunk row."""
+        if batch.slots is self._steady_slots:
+            self._steady_rounds += 1
+            return self._steady_indices + self._steady_rounds
+        self._settle()
         for row in range(batch.num_extends):
             self.bind(batch.request_ids[row], int(batch.slots[row]))
-        decode_ids = batch.decode_input_ids
-        if len(decode_ids) and max(decode_ids) >= 0:
-            self._bind_host_rows(batch)
-        if batch.slots is not self._last_slots:
-            self._last_columns = self._columns_of(batch)
-            self._last_slots = batch.slots
-        columns = self._last_columns
-        indices: Ints = self._counts.take(columns)
-        self._counts[columns] = indices + 1
+        self._bind_host_rows(batch)
+        columns = self._columns_of(batch)
+        indices: Ints = self._counts[columns]
+        self._counts[columns] += 1
         for row in range(batch.num_extends):
             if batch.is_mid_chunk(row):
-                self._counts[columns[row]] = indices[row]
+                self._counts[columns[row]] -= 1
                 indices[row] = -1
+        if not batch.num_extends:
+            self._steady_slots, self._steady_columns = batch.slots, columns
+            self._steady_indices = indices.copy()
         return indices
+
+    def _settle(self) -> None:
+        """Leave the run of rounds over the same slots: its counts were not kept a round."""
+        self._counts[self._steady_columns] += self._steady_rounds
+        self._steady_slots, self._steady_rounds = None, 0
 
     def _columns_of(self, batch: Batch) -> Ints:
         columns = self._column_at[batch.slots]

@@ -166,7 +166,8 @@ class ScriptedDataPlane:
         for row, fault in faults.items():
             if fault.token is not None:
                 tokens[row] = fault.token
-        self._tell("sampled", batch, tokens)
+        if self._extensions:
+            self._tell("sampled", batch, tokens)
         if self.pages is not None:
             self.pages.sampled(batch, tokens)
         return self._result(batch, dispatch, tokens=tokens, faults=faults)
@@ -187,7 +188,8 @@ class ScriptedDataPlane:
     ) -> ForwardResult:
         # The contract's sequence of ints; an array saves the loop a conversion each way.
         result = ForwardResult(cast("Sequence[int]", tokens))
-        result.nan_rows = [row for row, fault in faults.items() if fault.is_nan]
+        if faults:
+            result.nan_rows = [row for row, fault in faults.items() if fault.is_nan]
         if not self._num_scored:
             return result
         logprobs = tokens / -1000
