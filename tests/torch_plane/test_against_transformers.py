@@ -94,7 +94,8 @@ WAYS = {
 }
 
 
-@pytest.mark.timeout(3600 if IS_FULL else 300)
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if IS_FULL else 600)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("batch", [1, 16])
