@@ -58,9 +58,10 @@ def test_a_nan_on_a_mid_chunk_row_ends_the_request_at_its_prompts_end(depth: int
 
 @every_depth
 def test_a_nan_after_an_abort_still_publishes_nothing(depth: int) -> None:
-    """A request aborted by its client whose next row is NaN ends silently and leaves no prefix."""
+    """A request aborted by its client whose next row is NaN ends silently; what it generated is
+    never a prefix of another."""
     engine = scripted_engine(depth=depth)
-    prompt = [*range(1, 65), 7]
+    prompt = list(range(1, 63))
     engine.plane.faults.at_token("r1", 2, fault=RowFault(is_nan=True))
     engine.add("r1", prompt, budget=50)
     # The abort is read in the round that dispatches, or commits, the NaN row.
@@ -68,6 +69,9 @@ def test_a_nan_after_an_abort_still_publishes_nothing(depth: int) -> None:
     engine.abort("r1")
     engine.run_until(lambda: engine.plane.released)
     assert engine.received["r1"].finish is None
+    engine.add("r2", [*prompt, *telling_tokens(8)], budget=2)
+    (after,) = engine.run_to_end("r2")
+    assert after.chunks[-1].cached_tokens < 64
     engine.to_idle()
 
 
