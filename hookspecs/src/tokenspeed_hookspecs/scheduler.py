@@ -81,11 +81,11 @@ class Batch:
 
     Per row: `request_ids`, `slots`, `input_lengths` (tokens fed), `block_tables[group]` int32
     `[rows, width]` of page ids, read-only, 0 where a window gave its page up and -1 behind a row's
-    last page. Per extend row: `extend_prefix_lens` (positions already cached), `extend_replay_lens`,
-    `prefill_lengths` (where the prompt, or after a retraction the recompute, ends). `input_ids` and
-    `shifted_input_ids` (the token after each position, -1 past the end) are flat over the extend
-    rows. `decode_input_ids` holds -1 where the token is still on the device. `incarnations` tells a
-    reused request id apart.
+    last page. Per extend row: `extend_prefix_lens` (positions already cached),
+    `extend_replay_lens`, `prefill_lengths` (where the prompt, or after a retraction the recompute,
+    ends). `input_ids` and `shifted_input_ids` (the token after each position, -1 past the end) are
+    flat over the extend rows. `decode_input_ids` holds -1 where the token is still on the device.
+    `incarnations` tells a reused request id apart.
     """
 
     request_ids: list[str]
