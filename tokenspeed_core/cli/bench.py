@@ -16,18 +16,22 @@ FOLDER = Path("tests", "benchmarks")
 
 
 def run(arguments: list[str]) -> int:
-    """Run the named benchmarks, or all, each in a process of its own; returns the worst code."""
+    """Run the named benchmark, or all, each in a process of its own; returns the worst code.
+
+    What follows the name is for the benchmark: `tokenspeed bench round_cost --json`.
+    """
     scripts = find_scripts()
-    parser = command_parser("bench", description=f"Run benchmarks: {', '.join(scripts)}.")
-    parser.add_argument("name", nargs="*", help="a benchmark; all of them without a name")
-    wanted = parser.parse_args(arguments).name or list(scripts)
-    wrong = [unknown("benchmark", name, known=scripts) for name in wanted if name not in scripts]
-    if wrong:
-        raise ConfigError(wrong)
+    parser = command_parser("bench", description="Run a benchmark of this checkout, or all.")
+    parser.add_argument("name", nargs="?", help=f"one of {', '.join(scripts)}")
+    parser.add_argument("rest", nargs="...", metavar="...", help="flags of that benchmark")
+    chosen = parser.parse_args(arguments)
+    if chosen.name is not None and chosen.name not in scripts:
+        raise ConfigError([unknown("benchmark", chosen.name, known=scripts)])
     codes = []
-    for name in wanted:
-        print(f"== {name}", flush=True)
-        codes.append(subprocess.run([sys.executable, scripts[name]], check=False).returncode)
+    for name in [chosen.name] if chosen.name else scripts:
+        print(f"== {name}", file=sys.stderr, flush=True)
+        command = [sys.executable, scripts[name], *chosen.rest]
+        codes.append(subprocess.run(command, check=False).returncode)
     return max(codes)
 
 
