@@ -93,12 +93,12 @@ def engine_with(plugin: type[Plugin], **setup: object) -> tuple[EngineFixture, P
     """An engine with one plugin, and the plugin's instance."""
     made: list[Plugin] = []
 
-    class Kept(plugin):  # type: ignore[misc, valid-type]  # the class is chosen by the test
+    class Kept(plugin):  # type: ignore[misc,valid-type]  # the class is chosen by the test
         def __init__(self, options: object, engine: object) -> None:
             super().__init__(options, engine)
             made.append(self)
 
-    engine = EngineFixture(EngineSetup(plugins=(Kept,), **setup))  # type: ignore[arg-type]
+    engine = EngineFixture(EngineSetup(plugins=(Kept,), **setup))  # type: ignore[arg-type]  # any of its fields
     return engine, made[0]
 
 

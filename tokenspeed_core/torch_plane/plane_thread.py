@@ -39,7 +39,7 @@ class Task(Generic[T]):
         assert self._function is not None, "a task runs once"
         try:
             self._value = self._function()
-        except BaseException as error:  # noqa: BLE001  # the failure policy of this thread
+        except BaseException as error:  # noqa:BLE001  # the failure policy of this thread
             self.error = error
         self._finish()
 
