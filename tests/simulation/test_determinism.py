@@ -10,6 +10,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tokenspeed_core.testing import EngineFixture, EngineSetup, Tiers, request
 
@@ -44,7 +45,7 @@ def _traced(hash_seed: int) -> str:
     environment = {
         **os.environ,
         "PYTHONHASHSEED": str(hash_seed),
-        "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
     }
     found = subprocess.run(
         [sys.executable, "-c", TRACE], env=environment, capture_output=True, text=True, check=True
