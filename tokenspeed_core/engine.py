@@ -67,11 +67,15 @@ class LocalEngine:
         self.tokenizer = tokenizer
         self._frontend = frontend
         self._thread: threading.Thread | None = None
+        self._was_started = False
 
     # --- life ------------------------------------------------------------------------------------
 
     def start(self) -> LocalEngine:
-        """Load the model, start the plugins and the loop."""
+        """Load the model, start the plugins and the loop; an engine starts once."""
+        if self._was_started:
+            raise EngineError("the engine was started before; compose another one")
+        self._was_started = True
         self.rank.start()
         self._frontend.start()
         self._thread = threading.Thread(target=self._run, name="tokenspeed-loop", daemon=True)

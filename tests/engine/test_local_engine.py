@@ -236,6 +236,14 @@ def test_an_engine_must_be_started() -> None:
         compose(data_plane="scripted").generate([1])
 
 
+def test_an_engine_starts_once(start: StartEngine) -> None:
+    """A stopped engine says that another one is needed."""
+    engine = start()
+    engine.stop()
+    with pytest.raises(EngineError, match="compose another"):
+        engine.start()
+
+
 def test_two_engines_with_different_plugins_run_side_by_side(start: StartEngine) -> None:
     """Each engine of a process has its own plugins, state and loop."""
     shut, plain = start(plugins=[Doorkeeper]), start()

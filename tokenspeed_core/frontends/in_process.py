@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_hookspecs import (
@@ -34,7 +34,7 @@ from tokenspeed_hookspecs import (
 )
 
 
-@frozen
+@define(eq=False)  # not frozen: one is made for every row of every round
 class Chunk:
     """One delivery of a stream: new tokens, and totals so far."""
 
