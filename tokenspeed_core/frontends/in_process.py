@@ -210,22 +210,24 @@ class InProcessFrontend:
             reply.put(self._failure)
 
     def _deliver(self, outputs: OutputBatch) -> None:
+        columns = zip(
+            outputs.request_ids,
+            outputs.counts,
+            outputs.prompt_tokens,
+            outputs.completion_tokens,
+            outputs.cached_tokens,
+            strict=True,
+        )
+        tokens, details_of, stream_of = outputs.token_ids, outputs.details.get, self._open.get
         at = 0
-        for row, request_id in enumerate(outputs.request_ids):
-            count = outputs.counts[row]
-            details = outputs.details.get(row)
+        for row, (request_id, count, prompt, completion, cached) in enumerate(columns):
+            end = at + count
+            details = details_of(row)
             is_last = details is not None and details.finish is not None
-            deliver = self._take(request_id) if is_last else self._open.get(request_id)
+            deliver = self._take(request_id) if is_last else stream_of(request_id)
             if deliver is not None:
-                chunk = Chunk(
-                    outputs.token_ids[at : at + count],
-                    outputs.prompt_tokens[row],
-                    outputs.completion_tokens[row],
-                    outputs.cached_tokens[row],
-                    details,
-                )
-                deliver(chunk)
-            at += count
+                deliver(Chunk(tokens[at:end], prompt, completion, cached, details))
+            at = end
 
     def _take(self, request_id: str) -> Deliver | None:
         with self._lock:
