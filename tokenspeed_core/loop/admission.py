@@ -73,6 +73,8 @@ class Admission:
 
     def take_kept_back(self, round: Round) -> None:
         """Try again what came too soon after a request of the same id had ended."""
+        if not self._kept_back:
+            return
         kept, self._kept_back = self._kept_back, []
         for request in kept:
             self.take(request, round)
@@ -119,7 +121,7 @@ class Admission:
 
     def run_stages(self) -> None:
         """Poll every stage with held requests, agree, and move on what passed."""
-        if not any(stage.held for stage in self._stages):
+        if not self._stages or not any(stage.held for stage in self._stages):
             return
         codes = [self._poll(stage) for stage in self._stages]
         agreed = self._agreed([code for part in codes for code in part])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
-from attrs import fields, frozen
+from attrs import define, fields
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_hookspecs import AbortRequests, AddRequest, ControlRequest, Group, Message
@@ -20,7 +20,7 @@ _KINDS = (AddRequest, AbortRequests, ControlRequest)
 _Tagged = list[tuple[int, msgspec.Raw]]
 
 
-@frozen
+@define(eq=False)
 class Relayed:
     """What a round starts from, the same on every member."""
 
@@ -40,7 +40,7 @@ class Relay:
     ) -> Relayed:
         """Give the owner's stop flag and messages to all; `reports` is None without a reporter."""
         if self._replica.size == 1:
-            own = {name: (report,) for name, report in (reports or {}).items()}
+            own = {name: (report,) for name, report in reports.items()} if reports else {}
             return Relayed(stop, received, own)
         is_owner = self._replica.index == 0
         payload = encode(stop, received) if is_owner else b""
