@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 from attrs import define
-from torch.nn import functional
 
+from tokenspeed_core.torch_plane.chunk_attention import attend_chunk
 from tokenspeed_core.torch_plane.decode_attention import (
     DecodeAttention,
     Places,
@@ -26,7 +26,6 @@ class ChunkPlan:
     stop: int
     page_ids: torch.Tensor
     context: int
-    mask: torch.Tensor | None
 
     @property
     def has_prefix(self) -> bool:
@@ -70,11 +69,8 @@ class AttentionPlanner:
         chunks, start = [], 0
         for row in range(inputs.num_extends):
             stop = start + inputs.row_lengths[row]
-            chunks.append(
-                _plan_chunk(
-                    inputs.context_lengths[row], (start, stop), pages=table[row], page_size=size
-                )
-            )
+            context = inputs.context_lengths[row]
+            chunks.append(ChunkPlan(start, stop, table[row, : -(-context // size)], context))
             start = stop
         decode = None
         if inputs.num_extends < len(inputs.row_lengths):
@@ -99,18 +95,6 @@ class AttentionPlanner:
             found = gathered_blocks(self.cache, lengths, table=table[first:], pages=places)
         source, layout = found
         return DecodeAttention(start, layout, source=source)
-
-
-def _plan_chunk(
-    context: int, span: tuple[int, int], *, pages: torch.Tensor, page_size: int
-) -> ChunkPlan:
-    start, stop = span
-    mask = None
-    if context != stop - start:
-        queries = torch.arange(context - (stop - start), context, device=pages.device)
-        keys = torch.arange(context, device=pages.device)
-        mask = keys[None, :] <= queries[:, None]
-    return ChunkPlan(start, stop, pages[: -(-context // page_size)], context, mask)
 
 
 def attend(
@@ -145,12 +129,4 @@ def _attend_chunk(
         keys, values = keys[:, : chunk.context], values[:, : chunk.context]
     else:
         keys, values = kv[mine].permute(1, 2, 0, 3).unbind(0)
-    group = queries.shape[1] // keys.shape[0]
-    found = functional.scaled_dot_product_attention(
-        queries[mine].transpose(0, 1)[None],
-        keys.repeat_interleave(group, 0)[None],
-        values.repeat_interleave(group, 0)[None],
-        attn_mask=chunk.mask,
-        is_causal=chunk.mask is None,
-    )
-    return found[0].transpose(0, 1)
+    return attend_chunk(queries[mine], keys, values=values)
