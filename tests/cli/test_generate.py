@@ -107,3 +107,19 @@ def test_show_config_can_be_fed_back(run: Run, tmp_path: Path) -> None:
     assert run("generate", "--show-config", "--config", str(file)).out == first.out
     shown = tomllib.loads(first.out)
     assert (shown["scheduler"]["page_size"], shown["batch_log"]["interval"]) == (32, 9)
+
+
+@pytest.mark.slow
+def test_the_default_model_knows_the_capital_of_france(run: Run) -> None:
+    """The command of the README answers, with the model a first-time user gets."""
+    ran = run("generate", "The capital of France is", "--temperature", "0", "--max-tokens", "8")
+    assert "Paris" in ran.out
+
+
+@pytest.mark.slow
+def test_make_run_answers_in_english(run: Run) -> None:
+    """What `make run` asks is answered."""
+    question = "Explain in two sentences why the sky is blue."
+    ran = run("generate", "--chat", question, "--max-tokens", "48", "--json")
+    assert "sky" in _rows(ran.out)[0]["text"]
+    assert "blue" in _rows(ran.out)[0]["text"]

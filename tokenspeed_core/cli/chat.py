@@ -79,10 +79,10 @@ class Conversation:
         console.out()
         if completion.finish.kind is FinishKind.ABORT:
             self.messages.pop()
-            console.print(f"[red]aborted: {escape(completion.finish.message or '')}[/red]")
+            console.print(f"aborted: {completion.finish.message}", style="red", markup=False)
             return
         self.messages.append({"role": "assistant", "content": completion.text})
-        console.print(f"[dim]{watch.told([completion])}[/dim]", highlight=False)
+        console.print(f"[dim]{watch.told([completion])}[/dim]", highlight=False, soft_wrap=True)
 
 
 def _lines(console: Console) -> Iterator[str]:
@@ -100,5 +100,5 @@ def _piped(console: Console) -> str:
     line = sys.stdin.readline()
     if not line:
         raise EOFError
-    console.print(PROMPT + escape(line.rstrip("\n")), highlight=False)
+    console.print(PROMPT + escape(line.rstrip("\n")), highlight=False, soft_wrap=True)
     return line
