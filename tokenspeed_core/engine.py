@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, TypeGuard, cast, overload
 
@@ -13,9 +14,11 @@ from attrs import evolve, frozen
 
 from tokenspeed_core.completion import Completion, Growing
 from tokenspeed_core.composition.rank import Rank
-from tokenspeed_core.errors import EngineError
+from tokenspeed_core.errors import CompositionError, EngineError
 from tokenspeed_core.frontends.in_process import InProcessFrontend
+from tokenspeed_core.models.errors import ModelError
 from tokenspeed_core.models.tokenizer import Tokenizer
+from tokenspeed_core.requests.type_checks import type_problem
 from tokenspeed_core.streams import AsyncTextStream, TextStream
 from tokenspeed_hookspecs import (
     AddRequest,
@@ -76,7 +79,8 @@ class LocalEngine:
         if self._was_started:
             raise EngineError("the engine was started before; compose another one")
         self._was_started = True
-        self.rank.start()
+        with _named("start"):
+            self.rank.start()
         self._frontend.start()
         self._thread = threading.Thread(target=self._run, name="tokenspeed-loop", daemon=True)
         self._thread.start()
@@ -89,7 +93,8 @@ class LocalEngine:
         thread, self._thread = self._thread, None
         self._frontend.close()
         thread.join()
-        self.rank.stop()
+        with _named("stop"):
+            self.rank.stop()
 
     def __enter__(self) -> LocalEngine:
         return self.start()
@@ -98,7 +103,7 @@ class LocalEngine:
         self.stop()
 
     def _run(self) -> None:
-        failure = EngineError("the engine was stopped while the request ran")
+        failure = EngineError("the engine was stopped, so the request did not run to its end")
         try:
             self.rank.loop.run(lambda: False)
         except Exception as error:
@@ -177,6 +182,9 @@ class LocalEngine:
         request = AddRequest(
             request_id, prompt, wish.sampling, wish.stream, wish.logprobs, wish.features
         )
+        wrong = type_problem(request)
+        if wrong is not None:
+            raise TypeError(wrong)
         stops = tuple(wish.sampling.stop)
         reader = self.tokenizer.detokenizer(stops=stops) if self.tokenizer else None
         return request, Growing(request_id, reader)
@@ -201,6 +209,17 @@ def _wishes(given: dict[str, Any], *, stream: bool) -> _Wishes:
     if isinstance(sampling.stop, str):
         sampling = evolve(sampling, stop=(sampling.stop,))
     return _Wishes(sampling, stream=stream, **own)
+
+
+@contextmanager
+def _named(step: str) -> Iterator[None]:
+    """Let what is ours through, and say of everything else what it kept the engine from."""
+    try:
+        yield
+    except (CompositionError, EngineError, ModelError):
+        raise
+    except Exception as error:
+        raise EngineError(f"the engine failed to {step}: {_told(error)}") from error
 
 
 def _told(error: BaseException) -> str:

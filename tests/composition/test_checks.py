@@ -265,6 +265,12 @@ def test_a_table_without_a_plugin_is_reported(site: Site) -> None:
     assert problem.startswith("unknown table 'ratse'; did you mean 'rates'?")
 
 
+def test_a_misspelt_table_of_the_engine_is_reported() -> None:
+    """The engine's own tables are among the choices."""
+    (problem,) = problems(tables={"engin": {}})
+    assert problem.startswith("unknown table 'engin'; did you mean 'engine'?")
+
+
 def test_a_table_of_an_installed_plugin_that_is_not_chosen_may_stay(site: Site) -> None:
     """Switching a plugin off does not mean deleting its settings."""
     site.install("rates")

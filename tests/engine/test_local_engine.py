@@ -38,6 +38,16 @@ class Broken(Plugin):
             raise RuntimeError("the sky fell")
 
 
+class Leaking(Plugin):
+    """Cannot close what it holds."""
+
+    name = "leaking"
+
+    @hookimpl
+    def stop(self) -> None:
+        raise OSError("the tap is stuck")
+
+
 class Door:
     """A stage that is shut until `is_open`."""
 
@@ -226,8 +236,15 @@ def test_stopping_ends_what_runs(start: StartEngine) -> None:
     engine = start()
     stream = engine.stream([1], max_new_tokens=LONG)
     engine.stop()
-    with pytest.raises(EngineError, match="stopped while the request ran"):
+    with pytest.raises(EngineError, match="the engine was stopped"):
         stream.completion()
+
+
+def test_what_cannot_be_stopped_is_named() -> None:
+    """An engine that fails while it stops says which plugin kept it from that."""
+    engine = compose(data_plane="scripted", plugins=[Leaking]).start()
+    with pytest.raises(EngineError, match=r"failed to stop: OSError: the tap is stuck.*'leaking'"):
+        engine.stop()
 
 
 def test_an_engine_must_be_started() -> None:

@@ -29,7 +29,7 @@ def test_local_folder_is_taken_as_it_is(llama_folder: Path) -> None:
 
 
 NOWHERE = [
-    ("smolm2-135m", "did you mean smollm2-135m?"),
+    ("smolm2-135m", "did you mean smollm2-135m. A model is one of"),
     ("gpt-5", "- smollm2-135m"),
     ("", "a Hugging Face id such as org/name"),
     ("x" * 5000, "unknown model 'xxx"),

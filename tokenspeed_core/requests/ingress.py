@@ -12,6 +12,7 @@ from collections.abc import Collection
 from attrs import evolve, frozen
 
 from tokenspeed_core.requests.sampling_checks import first_problem, normalised
+from tokenspeed_core.requests.type_checks import type_problem
 from tokenspeed_hookspecs import AddRequest, LogprobOptions, Refuse
 
 CLIENT_ERROR = 400
@@ -55,6 +56,9 @@ class Admitted:
 
 def check(request: AddRequest, limits: IngressLimits) -> Admitted | Refuse:
     """Normalise a request and check it against the limits; the first failure wins."""
+    wrong_type = type_problem(request)
+    if wrong_type is not None:
+        return Refuse(f"Invalid request: {wrong_type}", CLIENT_ERROR)
     request = evolve(request, sampling=normalised(request.sampling, request.request_id))
     problem = (
         _id_problem(request)
