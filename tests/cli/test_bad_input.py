@@ -37,7 +37,6 @@ BAD: dict[str, tuple[list[str], str]] = {
     "prompt": (["generate"], "no prompt"),
     "prompts": (["generate", "--prompts", "nowhere.txt"], "cannot read nowhere.txt"),
     "config": (["generate", "--config", "nowhere.toml", "x"], "cannot read nowhere.toml"),
-    "benchmark": (["bench", "nope"], "unknown benchmark 'nope'"),
     "chat's flag": (["chat", "--sistem", "x"], "did you mean '--system'?"),
     "plugins' flag": (["plugins", "--jsn"], "did you mean '--json'?"),
 }

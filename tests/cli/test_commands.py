@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tokenspeed_core.cli import bench, main
-from tokenspeed_core.errors import ConfigError
 from tokenspeed_hookspecs import CliCommand
 
 Run = Callable[..., Any]
@@ -86,14 +85,23 @@ def test_a_plugins_command_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert "shout" in run().out
 
 
-def test_bench_says_where_benchmarks_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a checkout the command says what it needs."""
+def test_bench_says_where_benchmarks_are(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a checkout the command says what it needs, and still has help."""
     monkeypatch.setattr(bench, "FOLDER", tmp_path)
-    with pytest.raises(ConfigError, match="of a checkout"):
-        bench.find_scripts()
+    ran = run("bench")
+    assert ran.code == 2
+    assert "of a checkout" in ran.err
+    with pytest.raises(SystemExit):
+        main.main(["bench", "--help"])
 
 
-def test_bench_finds_each_script() -> None:
-    """Every script of tests/benchmarks can be named."""
-    here = Path(__file__).resolve().parents[1] / "benchmarks"
-    assert sorted(bench.find_scripts()) == sorted(path.stem for path in here.glob("*.py"))
+def test_bench_runs_a_script_with_its_flags(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A benchmark is found by its file's name and gets what follows the name."""
+    monkeypatch.setattr(bench, "FOLDER", tmp_path)
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(len(sys.argv))\n")
+    assert run("bench", "mine", "--json", "3").code == 3
+    assert "unknown benchmark 'mein'; did you mean 'mine'?" in run("bench", "mein").err

@@ -22,9 +22,12 @@ def run(arguments: list[str]) -> int:
     """
     scripts = find_scripts()
     parser = command_parser("bench", description="Run a benchmark of this checkout, or all.")
-    parser.add_argument("name", nargs="?", help=f"one of {', '.join(scripts)}")
+    known = ", ".join(scripts) or "those of a checkout; there is none here"
+    parser.add_argument("name", nargs="?", help=f"one of {known}")
     parser.add_argument("rest", nargs="...", metavar="...", help="flags of that benchmark")
     chosen = parser.parse_args(arguments)
+    if not scripts:
+        raise ConfigError([f"benchmarks live in {FOLDER} of a checkout; this engine has none"])
     if chosen.name is not None and chosen.name not in scripts:
         raise ConfigError([unknown("benchmark", chosen.name, known=scripts)])
     codes = []
@@ -36,11 +39,6 @@ def run(arguments: list[str]) -> int:
 
 
 def find_scripts() -> dict[str, Path]:
-    """The benchmark scripts beside this package, by name; ConfigError if there are none."""
+    """The benchmark scripts beside this package, by name; none where there is no checkout."""
     folder = Path(tokenspeed_core.__file__).parents[1] / FOLDER
-    scripts = {path.stem: path for path in sorted(folder.glob("*.py"))}
-    if not scripts:
-        raise ConfigError(
-            [f"benchmarks live in {FOLDER} of a checkout; this engine is installed without one"]
-        )
-    return scripts
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
