@@ -14,7 +14,7 @@ from tokenspeed_core.torch_plane.decode_attention import (
     kept_blocks,
 )
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
-from tokenspeed_core.torch_plane.kv_blocks import DecodeRow, KVBlocks
+from tokenspeed_core.torch_plane.kv_blocks import LIMIT_BYTES, DecodeRow, KVBlocks
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 
 
@@ -53,10 +53,11 @@ class AttentionPlan:
 class AttentionPlanner:
     """Plans forwards over one cache; keeps decoding rows' copies on the CPU."""
 
-    def __init__(self, cache: PagedKVCache) -> None:
+    def __init__(self, cache: PagedKVCache, *, copies_limit_bytes: int = LIMIT_BYTES) -> None:
         self.cache = cache
-        # A GPU gathers pages faster than it would keep a second copy.
-        self._kept = KVBlocks(cache) if cache.pages.device.type == "cpu" else None
+        # A GPU gathers pages fast enough to do without a second copy.
+        on_cpu = cache.pages.device.type == "cpu"
+        self._kept = KVBlocks(cache, limit_bytes=copies_limit_bytes) if on_cpu else None
 
     def plan(self, inputs: ForwardInputs) -> AttentionPlan:
         """Resolve pages, blocks and masks of one forward."""

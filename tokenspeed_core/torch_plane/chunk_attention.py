@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Attention of one prompt chunk.
 
-On the CPU a kv head at a time, over blocks of queries: the heads that share keys are one product,
-keys beyond a block's last query are never multiplied, and the scores stay in the cache.
+A long one on the CPU goes a kv head at a time, over blocks of queries: the heads that share keys are
+one product, keys beyond a block's last query are never multiplied, and scores stay in the cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-BLOCK_QUERIES = 128  # 64 and 256 were slower
+BLOCK_QUERIES = 128  # 256 was slower
+# Up to here one call is cheaper than many small products.
+SHORT_QUERIES = 64
+SHORT_CONTEXT = 128
 
 
 def attend_chunk(
@@ -20,15 +23,18 @@ def attend_chunk(
 
     `queries` [n, heads, head_dim]; `keys`, `values` [kv_heads, positions, head_dim]; like queries.
     """
-    if queries.device.type == "cpu":
+    is_short = len(queries) <= SHORT_QUERIES or keys.shape[1] <= SHORT_CONTEXT
+    if queries.device.type == "cpu" and not is_short:
         return _in_blocks(queries, keys, values=values)
     group = queries.shape[1] // keys.shape[0]
+    is_whole = keys.shape[1] == len(queries)
     places = torch.arange(keys.shape[1], device=queries.device)
     found = functional.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
         keys.repeat_interleave(group, 0)[None],
         values.repeat_interleave(group, 0)[None],
-        attn_mask=places[None, :] <= places[-len(queries) :, None],
+        attn_mask=None if is_whole else places[None, :] <= places[-len(queries) :, None],
+        is_causal=is_whole,
     )
     return found[0].transpose(0, 1)
 

@@ -114,7 +114,7 @@ class Decoder:
         self._head = linear(self.embedding if tied else loader.tensor("lm_head.weight"))
         positions = max_positions or config.max_position_embeddings
         self._rotary = RotaryTable(config, positions, device=device)
-        self._planner: AttentionPlanner | None = None
+        self.planner: AttentionPlanner | None = None
 
     @torch.inference_mode()
     def hidden(self, inputs: ForwardInputs, cache: PagedKVCache) -> torch.Tensor:
@@ -122,9 +122,9 @@ class Decoder:
 
         The keys and values of all tokens are in their pages when it returns.
         """
-        if self._planner is None or self._planner.cache is not cache:
-            self._planner = AttentionPlanner(cache)
-        plan = self._planner.plan(inputs)
+        if self.planner is None or self.planner.cache is not cache:
+            self.planner = AttentionPlanner(cache)
+        plan = self.planner.plan(inputs)
         step = _Step(cache, plan, self._rotary, self._rotary.at(inputs.positions, self.dtype))
         x = functional.embedding(inputs.token_ids, self.embedding)
         for layer in self.layers:

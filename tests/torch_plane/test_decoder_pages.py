@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""A row's logits come from its own positions only, however it got there and whoever is near."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tokenspeed_core.models.config import parse_config
+from tokenspeed_core.models.expected_weights import expected_weights
+from tokenspeed_core.models.weights import TensorWeights
+from tokenspeed_core.testing.paged_texts import PagedTexts, Text
+from tokenspeed_core.torch_plane.attention import AttentionPlanner
+from tokenspeed_core.torch_plane.decoder import Decoder
+
+NAN, INF = float("nan"), float("inf")
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    """A small decoder with random weights."""
+    config = parse_config(SHAPE)
+    torch.manual_seed(3)
+    weights = {n: torch.randn(shape) * 0.2 for n, shape in expected_weights(config).items()}
+    return Decoder(config, TensorWeights(weights), dtype=request.param, device=torch.device("cpu"))
+
+
+def text_of(length: int, seed: int = 0) -> list[int]:
+    """Random token ids, the same in every run."""
+    generator = torch.Generator().manual_seed(seed)
+    found: list[int] = torch.randint(97, (length,), generator=generator).tolist()
+    return found
+
+
+def started(texts: PagedTexts, length: int) -> Text:
+    """A request whose prompt of that length is cached."""
+    text = texts.new()
+    texts.feed([(text, text_of(length, seed=length))])
+    return text
+
+
+def steps(texts: PagedTexts, text: Text, *, count: int) -> torch.Tensor:
+    """Logits of some decode steps alone."""
+    return torch.stack([texts.feed([], (text, 5 + i))[0] for i in range(count)])
+
+
+def a_bit_of_everything(texts: PagedTexts) -> torch.Tensor:
+    """Logits of whole prompts, chunks over a prefix short and long, and steps."""
+    a, b = texts.new(), texts.new()
+    found = [texts.feed([(a, text_of(9)), (b, text_of(150))])]
+    found.append(texts.feed([(a, text_of(7))], (b, 4)))
+    found.append(texts.feed([(a, text_of(170))], (b, 5)))
+    found.append(texts.feed([], (a, 6), (b, 7)))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("garbage", [NAN, INF, -INF, 1e30])
+def test_what_pages_held_before_is_never_seen(decoder: Decoder, garbage: float) -> None:
+    """Over pages full of garbage, the null page too, the logits are those over clean pages."""
+    clean = a_bit_of_everything(PagedTexts.over(decoder, garbage=0.0))
+    assert torch.equal(a_bit_of_everything(PagedTexts.over(decoder, garbage=garbage)), clean)
+
+
+@pytest.mark.parametrize("garbage", [NAN, INF])
+def test_without_room_for_copies_the_logits_are_the_same(decoder: Decoder, garbage: float) -> None:
+    """Blocks put together from pages at every layer give what the kept copies give."""
+    kept = a_bit_of_everything(PagedTexts.over(decoder))
+    texts = PagedTexts.over(decoder, garbage=garbage)
+    decoder.planner = AttentionPlanner(texts.cache, copies_limit_bytes=20_000)
+    assert torch.equal(a_bit_of_everything(texts), kept)
+
+
+def test_a_row_decodes_alone_as_in_company(decoder: Decoder) -> None:
+    """Rows of 1 to 200 positions have, together, the very logits each has alone."""
+    lengths = [1, 3, 63, 64, 65, 130, 200]
+    texts = PagedTexts.over(decoder, num_pages=400)
+    rows = [started(texts, length) for length in lengths]
+    together = [texts.feed([], *((row, 5 + i) for row in rows)) for i in range(6)]
+    for number, length in enumerate(lengths):
+        alone = PagedTexts.over(decoder, num_pages=400, seed=number)
+        expected = steps(alone, started(alone, length), count=6)
+        assert torch.equal(torch.stack(together)[:, number], expected)
+
+
+def test_a_broken_neighbour_breaks_nobody_else(decoder: Decoder) -> None:
+    """A row whose keys and values are not numbers leaves the row beside it untouched."""
+    texts = PagedTexts.over(decoder)
+    good, bad = started(texts, 70), started(texts, 20)
+    texts.cache.pages[:, :, bad.pages] = NAN
+    found = torch.stack([texts.feed([], (bad, 1), (good, 5 + i))[1] for i in range(3)])
+    alone = PagedTexts.over(decoder)
+    assert torch.equal(found, steps(alone, started(alone, 70), count=3))
+
+
+def test_rows_come_and_go(decoder: Decoder) -> None:
+    """Rows that leave, are held out, return and begin between others keep their logits."""
+    texts = PagedTexts.over(decoder)
+    a, b, c, d = (started(texts, length) for length in (70, 10, 130, 30))
+    found = [texts.feed([], (a, 5), (b, 5), (c, 5))[2]]
+    found.append(texts.feed([], (c, 6))[0])
+    found.append(texts.feed([], (d, 5), (b, 6), (c, 7))[2])
+    texts.feed([], (a, 6), (d, 6))
+    found.append(texts.feed([], (a, 7), (c, 8), (b, 7))[1])
+    alone = PagedTexts.over(decoder)
+    assert torch.equal(torch.stack(found), steps(alone, started(alone, 130), count=4))
+
+
+def test_a_place_taken_over_is_not_taken_for_its_last_holder(decoder: Decoder) -> None:
+    """A request in another's slot and pages, of the same length, has its own logits."""
+    texts = PagedTexts.over(decoder)
+    first = started(texts, 20)
+    texts.feed([], (first, 1))
+    texts.free(first)
+    second = texts.new(slot=first.slot)
+    texts.feed([(second, text_of(21, seed=99))])
+    found = steps(texts, second, count=2)
+    alone = PagedTexts.over(decoder)
+    other = alone.new()
+    alone.feed([(other, text_of(21, seed=99))])
+    assert torch.equal(found, steps(alone, other, count=2))
+
+
+def test_pages_hold_what_was_decoded(decoder: Decoder) -> None:
+    """A row moved to other pages after some steps goes on as if it had stayed."""
+    texts = PagedTexts.over(decoder)
+    row = started(texts, 62)
+    steps(texts, row, count=4)
+    moved = Text(slot=row.slot, incarnation=99, cached=row.cached)
+    moved.pages = [texts.page() for _ in row.pages]
+    texts.cache.copy(row.pages, moved.pages)
+    texts.cache.pages[:, :, row.pages] = NAN
+    found = texts.feed([], (moved, 9))[0]
+    stayed = PagedTexts.over(decoder)
+    assert torch.equal(found, steps(stayed, started(stayed, 62), count=5)[4])
