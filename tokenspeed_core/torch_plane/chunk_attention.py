@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Attention of one prompt chunk.
 
-A long one on the CPU goes a kv head at a time, over blocks of queries: the heads that share keys are
-one product, keys beyond a block's last query are never multiplied, and scores stay in the cache.
+A long one on the CPU goes a kv head at a time, over blocks of queries: the heads that share keys
+are one product, keys after a block's last query are never multiplied, scores stay in the cache.
 """
 
 from __future__ import annotations
