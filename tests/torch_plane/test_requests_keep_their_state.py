@@ -71,6 +71,15 @@ def test_a_retraction_changes_no_token(
     assert tokens_of(engine) == alone
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_lone_request_gets_on_between_retractions(start_engine: MakeEngine, depth: int) -> None:
+    """A request that is retracted every third round comes back before the next one is due."""
+    engine = start_engine(scheduler=RETRACTION, depth=depth)
+    stream = engine.generate([request("a", range(30), budget=40, ignore_eos=True)])[0]
+    assert len(stream.tokens) == 40
+    assert engine.rank.loop.last_round.number < 1000
+
+
 def test_evicted_pages_come_back_from_the_host_tier(
     start_engine: MakeEngine, alone: list[list[int]]
 ) -> None:

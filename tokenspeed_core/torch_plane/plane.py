@@ -21,8 +21,8 @@ from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import Device
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.plane_setup import GROUP, PlaneSetup, prepare
-from tokenspeed_core.torch_plane.plane_thread import PlaneThread
-from tokenspeed_core.torch_plane.results import TorchForward
+from tokenspeed_core.torch_plane.plane_thread import PlaneThread, Task
+from tokenspeed_core.torch_plane.results import Outputs, TorchForward
 from tokenspeed_core.torch_plane.runner import Done, Runner
 from tokenspeed_core.torch_plane.sampler import Sampler
 from tokenspeed_core.torch_plane.seated import Seats
@@ -39,6 +39,8 @@ from tokenspeed_hookspecs import (
 )
 
 T = TypeVar("T")
+# As long as the loop waits for messages when it is idle.
+OPERATION_WAIT_S = 0.010
 
 
 class TorchDataPlane:
@@ -55,6 +57,8 @@ class TorchDataPlane:
         self._thread: PlaneThread | None = None
         self._runner: Runner | None = None
         self._done: deque[Done] = deque()
+        self._num_in_flight = 0
+        self._operations: Task[Outputs | None] | None = None
 
     @property
     def model(self) -> ModelInfo:
@@ -97,18 +101,31 @@ class TorchDataPlane:
         """Post a plan; the forward to complete, if it has a batch."""
         thread, runner = self._started()
         task = thread.post(lambda: runner.run(plan, dispatch))
-        return None if plan.batch is None else TorchForward(task)
+        if plan.operations:
+            self._operations = task
+        if plan.batch is None:
+            return None
+        self._num_in_flight += 1
+        return TorchForward(task)
 
     def complete(self, pending: PendingForward) -> ForwardResult:
         """Wait for a forward and return its result."""
         assert isinstance(pending, TorchForward), "a plane completes what it executed"
         outputs = self._started()[0].result(pending.task)
+        self._num_in_flight -= 1
         assert outputs is not None, "only a plan with a batch gives a forward"
         return outputs.result()
 
     def poll_cache_operations(self) -> Sequence[CacheAcknowledgment]:
-        """The operations whose bytes are in place since the last call."""
+        """The operations whose bytes are in place since the last call.
+
+        While forwards are in flight it never waits. Without any the loop could only ask again at
+        once, and so keep the interpreter from the very thread it asks: that gets a moment first.
+        """
         self._started()
+        asked = self._operations
+        if asked is not None and not self._num_in_flight and asked.wait(OPERATION_WAIT_S):
+            self._operations = None
         found: list[CacheAcknowledgment] = []
         while self._done and self._done[0][0].is_reached:
             found += self._done.popleft()[1]

@@ -52,9 +52,9 @@ class Task(Generic[T]):
         self._function = None
         self._done.set()
 
-    def wait(self) -> None:
-        """Wait until the task ran or was dropped."""
-        self._done.wait()
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the task ran or was dropped; False if that takes longer than the timeout."""
+        return self._done.wait(timeout_s)
 
     @property
     def value(self) -> T:
