@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,16 @@ from tokenspeed_core import (
     hookimpl,
 )
 from tokenspeed_core.testing import telling_tokens
-from tokenspeed_hookspecs import AdmissionStage, Hold, Pass, Request, Round, Verdict
+from tokenspeed_hookspecs import (
+    AdmissionStage,
+    ControlOperation,
+    ControlReply,
+    Hold,
+    Pass,
+    Request,
+    Round,
+    Verdict,
+)
 
 StartEngine = Callable[..., LocalEngine]
 LONG = 2000
@@ -229,6 +239,29 @@ def test_a_broken_participant_ends_every_stream_by_name(start: StartEngine) -> N
             stream.completion()
     with pytest.raises(EngineError, match="the sky fell"):
         engine.generate([1])
+
+
+class Careless(Plugin):
+    """Its control operations answer with something that is no reply of theirs."""
+
+    name = "careless"
+
+    @hookimpl
+    def control_operations(self) -> Sequence[ControlOperation]:
+        nothing: Any = None
+        another = ControlReply("another", success=True)
+        return [
+            ControlOperation("none", lambda _: nothing),
+            ControlOperation("other", lambda _: another),
+            ControlOperation("raises", lambda _: nothing["anything"]),
+        ]
+
+
+@pytest.mark.parametrize("name", ["none", "other", "raises"])
+def test_a_control_operation_without_a_reply_ends_the_engine(start: StartEngine, name: str) -> None:
+    """Whoever waits learns which operation it was, instead of waiting for ever."""
+    with pytest.raises(EngineError, match=f"control operation '{name}'"):
+        start(plugins=[Careless]).control(name)
 
 
 def test_stopping_ends_what_runs(start: StartEngine) -> None:

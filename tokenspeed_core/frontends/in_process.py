@@ -196,7 +196,8 @@ class InProcessFrontend:
     def _sort(self) -> None:
         while (item := self._outbox.get()) is not None:
             if isinstance(item, ControlReply):
-                self._asked[item.name].popleft().put(item)
+                if waiting := self._asked.get(item.name):
+                    waiting.popleft().put(item)
             else:
                 self.load = item.load
                 self._deliver(item.outputs)

@@ -28,6 +28,7 @@ from tokenspeed_hookspecs import (
     AbortRequests,
     AddRequest,
     CommittedForward,
+    ControlOperation,
     ControlReply,
     ControlRequest,
     Dispatch,
@@ -157,7 +158,7 @@ class EventLoop:
             text = f"unknown control operation {request.name!r}; this engine has: {known}"
             self.controls.reply(ControlReply(request.name, success=False, message=text))
             return
-        answer = operation.handle(request.arguments)
+        answer = _answer(operation, request)
         if isinstance(answer, GatedOperation):
             self.gate.enqueue_requested(answer)
         else:
@@ -305,3 +306,21 @@ class EventLoop:
             total_pages=sizes.total_pages,
         )
         frontend.send(outputs, round.load)
+
+
+def _answer(operation: ControlOperation, request: ControlRequest) -> ControlReply | GatedOperation:
+    """Ask for a control operation; EngineError names one that fails or replies to nobody."""
+    name = request.name
+    try:
+        answer: object = operation.handle(request.arguments)
+    except Exception as cause:
+        told = f"{type(cause).__name__}: {cause}"
+        raise EngineError(f"control operation {name!r} failed: {told}") from cause
+    if isinstance(answer, GatedOperation):
+        return answer
+    if isinstance(answer, ControlReply) and answer.name == name:
+        return answer
+    raise EngineError(
+        f"control operation {name!r} must return a ControlReply of that name or a GatedOperation, "
+        f"got {answer!r}"
+    )
