@@ -89,3 +89,15 @@ def test_a_code_below_one_is_refused() -> None:
     """Code 0 means an empty queue, so an operation may not use it."""
     with pytest.raises(ValueError, match="codes start at 1"):
         Gate(None, Controls()).enqueue(operation("bad", 0, []))
+
+
+def test_an_operation_that_raises_is_named() -> None:
+    """What a gated operation raises ends the rank with the operation's name."""
+
+    def run() -> ControlReply:
+        raise ZeroDivisionError("oops")
+
+    gate = Gate(None, Controls())
+    gate.enqueue(GatedOperation(1, "swap", run))
+    with pytest.raises(EngineError, match="gated operation 'swap' failed: ZeroDivisionError: oops"):
+        gate.run()

@@ -10,7 +10,7 @@ from collections import deque
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.controls import Controls
-from tokenspeed_hookspecs import GatedOperation, Group
+from tokenspeed_hookspecs import ControlReply, GatedOperation, Group
 
 Queue = deque[GatedOperation]
 
@@ -42,7 +42,7 @@ class Gate:
         queue = self._ready()
         if queue is None:
             return
-        reply = queue.popleft().run()
+        reply = _run(queue.popleft())
         if reply is not None:
             self._controls.reply(reply)
 
@@ -74,6 +74,15 @@ class Gate:
                 )
             agreed.append(low if everyone else 0)
         return agreed
+
+
+def _run(operation: GatedOperation) -> ControlReply | None:
+    """Run an operation; what it raises ends the engine, with the operation's name on it."""
+    try:
+        return operation.run()
+    except Exception as cause:
+        told = f"{type(cause).__name__}: {cause}"
+        raise EngineError(f"gated operation {operation.name!r} failed: {told}") from cause
 
 
 def _head(queue: Queue) -> int:
