@@ -157,7 +157,10 @@ class DataPlane(Protocol):
         ...
 
     def poll_cache_operations(self) -> Sequence[CacheAcknowledgment]:
-        """The operations whose bytes are in place since the last call; never waits."""
+        """The operations whose bytes are in place since the last call.
+
+        Never waits for a device; with no forward in flight it may give one a few milliseconds.
+        """
         ...
 
     def release(self, request_ids: Sequence[str]) -> None:
