@@ -20,6 +20,7 @@ from attrs import define
 
 from tokenspeed_core.models.resolve import ModelFolder, resolve_model
 from tokenspeed_core.torch_plane.decoder import Decoder
+from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 
@@ -140,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(chosen.threads)
+    keep_freed_memory()
     model = resolve_model(chosen.model)
     largest = max([*chosen.streams, 1]) * (chosen.prompt + chosen.output + PAGE_SIZE)
     ours = BareDecoder(model, num_positions=max(largest, chosen.long_prompt + 2 * PAGE_SIZE))

@@ -77,7 +77,9 @@ def test_without_room_for_copies_the_logits_are_the_same(decoder: Decoder, garba
     """Blocks put together from pages at every layer give what the kept copies give."""
     kept = a_bit_of_everything(PagedTexts.over(decoder))
     texts = PagedTexts.over(decoder, garbage=garbage)
-    decoder.planner = AttentionPlanner(texts.cache, copies_limit_bytes=20_000)
+    decoder.planner = AttentionPlanner(
+        texts.cache, num_heads=decoder.config.num_heads, copies_limit_bytes=20_000
+    )
     assert torch.equal(a_bit_of_everything(texts), kept)
 
 

@@ -3,46 +3,56 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import torch
 from attrs import define
+from torch import Tensor
+from torch.nn import functional
 
-from tokenspeed_core.torch_plane.chunk_attention import attend_chunk
+from tokenspeed_core.torch_plane.block_layout import LayoutMaker
+from tokenspeed_core.torch_plane.chunk_attention import Chunk, ChunkAttention
 from tokenspeed_core.torch_plane.decode_attention import (
     DecodeAttention,
-    Places,
-    gathered_blocks,
-    kept_blocks,
+    GatheredBlocks,
+    KeptBlocks,
 )
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
-from tokenspeed_core.torch_plane.kv_blocks import LIMIT_BYTES, DecodeRow, KVBlocks
-from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
-
-
-@define(eq=False)
-class ChunkPlan:
-    """One prompt chunk: its tokens [start, stop) in the flat batch, and what is before them."""
-
-    start: int
-    stop: int
-    page_ids: torch.Tensor
-    context: int
-
-    @property
-    def has_prefix(self) -> bool:
-        """Whether keys of earlier forwards are attended too."""
-        return self.context != self.stop - self.start
+from tokenspeed_core.torch_plane.kv_blocks import DecodeRows, KVBlocks, block_positions
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache, flat_places
 
 
 @define(eq=False)
 class AttentionPlan:
     """What each row reads and where its keys go; made once, for all layers.
 
-    The chunks' tokens come first; `places` are theirs.
+    The chunks' tokens come first; `places` are theirs in the cache.
     """
 
-    places: Places
-    chunks: list[ChunkPlan]
+    cache: PagedKVCache
+    places: Tensor
+    chunks: list[Chunk]
+    chunk_attention: ChunkAttention
     decode: DecodeAttention | None
+
+    def attend(self, layer: int, qkv: Tensor, *, out: Tensor) -> None:
+        """Store new keys and values, attend each token to its row's positions up to its own.
+
+        qkv [tokens, heads + 2 x kv_heads, head_dim] to out [tokens, heads, head_dim].
+        """
+        heads = out.shape[1]
+        queries, kv = qkv[:, :heads], qkv[:, heads:]
+        if not self.chunks and self.decode is not None:
+            self.decode.attend(layer, queries, kv=kv, out=out)
+            return
+        self.cache.write(layer, kv[: len(self.places)], places=self.places)
+        for chunk in self.chunks:
+            mine = slice(chunk.start, chunk.stop)
+            self.chunk_attention.attend(layer, queries[mine], chunk=chunk, out=out[mine])
+        if self.decode is not None:
+            mine = slice(self.decode.start, None)
+            self.decode.attend(layer, queries[mine], kv=kv[mine], out=out[mine])
 
     def finish(self) -> None:
         """Complete the pages, after the last layer."""
@@ -53,81 +63,81 @@ class AttentionPlan:
 class AttentionPlanner:
     """Plans forwards over one cache; keeps decoding rows' copies on the CPU."""
 
-    def __init__(self, cache: PagedKVCache, *, copies_limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, cache: PagedKVCache, *, num_heads: int, copies_limit_bytes: int | None = None
+    ) -> None:
         self.cache = cache
         # A GPU gathers pages fast enough to do without a second copy.
         on_cpu = cache.pages.device.type == "cpu"
         self._kept = KVBlocks(cache, limit_bytes=copies_limit_bytes) if on_cpu else None
+        self._chunks = ChunkAttention(cache, num_heads=num_heads)
+        block = block_positions(cache.page_size)
+        self._layouts = LayoutMaker(num_heads, block, like=cache.pages)
 
     def plan(self, inputs: ForwardInputs) -> AttentionPlan:
         """Resolve pages, blocks and masks of one forward."""
-        device, size = inputs.token_ids.device, self.cache.page_size
-        table = torch.as_tensor(inputs.block_table, device=device).long()
-        lengths = torch.tensor(inputs.row_lengths, device=device)
-        rows = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths)
-        slots = torch.div(inputs.positions, size, rounding_mode="floor")
-        pages, offsets = table[rows, slots], inputs.positions % size
-        chunks, start = [], 0
-        for row in range(inputs.num_extends):
-            stop = start + inputs.row_lengths[row]
-            context = inputs.context_lengths[row]
-            chunks.append(ChunkPlan(start, stop, table[row, : -(-context // size)], context))
-            start = stop
+        table = torch.from_numpy(inputs.block_table).to(self.cache.pages.device).long()
+        lengths = np.asarray(inputs.row_lengths)
+        rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(table.device)
+        size = self.cache.page_size
+        pages = table[rows, inputs.positions // size]
+        places = flat_places(self.cache.pages, pages, offsets=inputs.positions % size)
+        bounds = [0, *itertools.accumulate(inputs.row_lengths[: inputs.num_extends])]
+        chunks = [
+            Chunk(start, stop, context, page_ids[: -(-context // size)])
+            for (start, stop), context, page_ids in zip(
+                itertools.pairwise(bounds), inputs.context_lengths, table, strict=False
+            )
+        ]
         decode = None
         if inputs.num_extends < len(inputs.row_lengths):
-            mine = (pages[start:], offsets[start:])
-            decode = self._plan_decode(inputs, start, table=table, places=mine)
-        return AttentionPlan((pages[:start], offsets[:start]), chunks, decode)
+            decode = self._plan_decode(inputs, table, places=places[bounds[-1] :])
+        return AttentionPlan(self.cache, places[: bounds[-1]], chunks, self._chunks, decode)
 
     def _plan_decode(
-        self, inputs: ForwardInputs, start: int, *, table: torch.Tensor, places: Places
+        self, inputs: ForwardInputs, table: Tensor, *, places: Tensor
     ) -> DecodeAttention:
         first = inputs.num_extends
-        lengths = inputs.context_lengths[first:]
-        assert set(inputs.row_lengths[first:]) == {1}, "a decode row feeds one token"
-        found = None
-        if self._kept is not None:
-            rows = [
-                DecodeRow(inputs.slots[row], inputs.incarnations[row], length, table[row])
-                for row, length in enumerate(lengths, first)
-            ]
-            found = kept_blocks(self._kept, rows, pages=places)
-        if found is None:
-            found = gathered_blocks(self.cache, lengths, table=table[first:], pages=places)
-        source, layout = found
+        assert len(places) == len(inputs.row_lengths) - first, "a decode row feeds one token"
+        rows = DecodeRows(
+            inputs.slots[first:],
+            inputs.incarnations[first:],
+            inputs.context_lengths[first:],
+            table[first:],
+        )
+        start = sum(inputs.row_lengths[:first])
+        return self._kept_decode(rows, start, places=places) or self._gathered_decode(
+            rows, start, places=places
+        )
+
+    def _kept_decode(
+        self, rows: DecodeRows, start: int, *, places: Tensor
+    ) -> DecodeAttention | None:
+        """Over the rows' dense copies, brought up to date; None if there is no room for all."""
+        held = None if self._kept is None else self._kept.follow(rows)
+        if self._kept is None or held is None:
+            return None
+        layout = self._layouts.make(held, rows.lengths)
+        newest = torch.tensor([blocks[-1] for blocks in held])
+        offsets = (torch.tensor(rows.lengths) - 1) % self._kept.block
+        mine = flat_places(self._kept.blocks, newest, offsets=offsets)
+        source = KeptBlocks(self._kept, len(layout.block_rows), places=mine, page_places=places)
         return DecodeAttention(start, layout, source=source)
 
-
-def attend(
-    layer: int, qkv: torch.Tensor, *, plan: AttentionPlan, cache: PagedKVCache
-) -> torch.Tensor:
-    """Store new keys and values and attend each token to its row's positions up to its own.
-
-    qkv [tokens, heads + 2 x kv_heads, head_dim] to [tokens, heads, head_dim].
-    """
-    kv_heads = cache.pages.shape[3]
-    heads = qkv.shape[1] - 2 * kv_heads
-    queries, kv = qkv[:, :heads], qkv[:, heads:].view(len(qkv), 2, kv_heads, -1)
-    parts = []
-    if plan.chunks:
-        count = len(plan.places[0])
-        cache.write(layer, kv[:count], places=plan.places)
-        parts += [
-            _attend_chunk(layer, queries, kv=kv, chunk=chunk, cache=cache) for chunk in plan.chunks
-        ]
-    if plan.decode is not None:
-        start = plan.decode.start
-        parts.append(plan.decode.attend(layer, queries[start:], kv=kv[start:]))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _attend_chunk(
-    layer: int, queries: torch.Tensor, *, kv: torch.Tensor, chunk: ChunkPlan, cache: PagedKVCache
-) -> torch.Tensor:
-    mine = slice(chunk.start, chunk.stop)
-    if chunk.has_prefix:
-        keys, values = cache.read(layer, chunk.page_ids)
-        keys, values = keys[:, : chunk.context], values[:, : chunk.context]
-    else:
-        keys, values = kv[mine].permute(1, 2, 0, 3).unbind(0)
-    return attend_chunk(queries[mine], keys, values=values)
+    def _gathered_decode(self, rows: DecodeRows, start: int, *, places: Tensor) -> DecodeAttention:
+        """Over blocks put together from the rows' pages at every layer."""
+        size, device = self.cache.page_size, places.device
+        block = block_positions(size)
+        counts = [-(-length // block) for length in rows.lengths]
+        width = max(counts) * (block // size)
+        padded = functional.pad(rows.pages, (0, max(0, width - rows.pages.shape[1])))[:, :width]
+        page_ids = torch.cat([padded[row, : n * block // size] for row, n in enumerate(counts)])
+        # Positions in their row, of every block's every place.
+        positions = torch.cat([torch.arange(n * block, device=device) for n in counts])
+        owners = torch.tensor(counts, device=device) * block
+        ends = torch.tensor(rows.lengths, device=device).repeat_interleave(owners)
+        is_filled = (positions < ends).view(-1, 1, block, 1)
+        bounds = itertools.pairwise([0, *itertools.accumulate(counts)])
+        layout = self._layouts.make([list(range(a, b)) for a, b in bounds], rows.lengths)
+        source = GatheredBlocks(self.cache, page_ids, is_filled, places)
+        return DecodeAttention(start, layout, source=source)

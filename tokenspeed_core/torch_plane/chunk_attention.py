@@ -1,73 +1,88 @@
 # SPDX-License-Identifier: MIT
-"""Attention of one prompt chunk.
+"""Attention of prompt chunks: each attends to its row's earlier positions and its own.
 
-A long one on the CPU goes a kv head at a time, over blocks of queries: the heads that share keys
-are one product, keys after a block's last query are never multiplied, scores stay in the cache.
+On the CPU queries go through in blocks that begin at multiples of `QUERY_BLOCK` in the text, so
+that a token's result does not depend on where its prompt was cut into chunks. The query heads that
+share a kv head are rows of one product.
 """
 
 from __future__ import annotations
 
 import torch
+from attrs import frozen
+from torch import Tensor
 from torch.nn import functional
 
-BLOCK_QUERIES = 128  # 256 was slower
-# Up to here one call is cheaper than many small products.
-SHORT_QUERIES = 64
-SHORT_CONTEXT = 128
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+
+QUERY_BLOCK = 128  # 64 and 256 were slower
 
 
-def attend_chunk(
-    queries: torch.Tensor, keys: torch.Tensor, *, values: torch.Tensor
-) -> torch.Tensor:
-    """Attend the last n of a row's positions to all up to their own.
+@frozen(eq=False)
+class Chunk:
+    """Tokens [start, stop) of the flat batch, the last of `context` positions; and their pages."""
 
-    `queries` [n, heads, head_dim]; `keys`, `values` [kv_heads, positions, head_dim]; like queries.
-    """
-    is_short = len(queries) <= SHORT_QUERIES or keys.shape[1] <= SHORT_CONTEXT
-    if queries.device.type == "cpu" and not is_short:
-        return _in_blocks(queries, keys, values=values)
-    group = queries.shape[1] // keys.shape[0]
-    is_whole = keys.shape[1] == len(queries)
-    places = torch.arange(keys.shape[1], device=queries.device)
-    found = functional.scaled_dot_product_attention(
-        queries.transpose(0, 1)[None],
-        keys.repeat_interleave(group, 0)[None],
-        values.repeat_interleave(group, 0)[None],
-        attn_mask=None if is_whole else places[None, :] <= places[-len(queries) :, None],
-        is_causal=is_whole,
-    )
-    return found[0].transpose(0, 1)
+    start: int
+    stop: int
+    context: int
+    page_ids: Tensor
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has."""
+        return self.stop - self.start
 
 
-def _in_blocks(queries: torch.Tensor, keys: torch.Tensor, *, values: torch.Tensor) -> torch.Tensor:
-    count, _, dim = queries.shape
-    kv_heads, context, _ = keys.shape
-    found = torch.empty_like(queries, memory_format=torch.contiguous_format)
-    # [kv_heads, heads of each, n, head_dim]
-    asked = queries.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
-    answered = found.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
-    later = queries.new_full((BLOCK_QUERIES, BLOCK_QUERIES), float("-inf")).triu_(1)
-    for head in range(kv_heads):
-        head_keys, head_values = keys[head].contiguous().t(), values[head].contiguous()
-        for start in range(0, count, BLOCK_QUERIES):
-            stop = min(start + BLOCK_QUERIES, count)
-            ahead = count - stop
-            answered[head, :, start:stop] = _attend_block(
-                asked[head, :, start:stop],
-                head_keys[:, : context - ahead],
-                values=head_values[: context - ahead],
-                later=later[: stop - start, : stop - start],
-            )
-    return found
+class ChunkAttention:
+    """Prompt chunks' attention over one cache, by heads of one number and kind."""
 
+    def __init__(self, cache: PagedKVCache, *, num_heads: int) -> None:
+        _, _, _, self._kv_heads, _, dim = cache.pages.shape
+        self._cache = cache
+        self._group = num_heads // self._kv_heads
+        self._scale = dim**-0.5
+        ones = cache.pages.new_full((QUERY_BLOCK, QUERY_BLOCK), float("-inf"))
+        # What each query of a block may not see of it; a query is as many rows as it has heads.
+        self._mask = ones.triu_(1).repeat_interleave(self._group, 0)
 
-def _attend_block(
-    queries: torch.Tensor, keys: torch.Tensor, *, values: torch.Tensor, later: torch.Tensor
-) -> torch.Tensor:
-    """Queries [heads, n, dim], keys [dim, m], the last n of them masked by `later` [n, n]."""
-    heads, count, dim = queries.shape
-    folded = queries.reshape(-1, dim)
-    nothing = folded.new_empty(1)
-    scores = torch.addmm(nothing, folded, keys, beta=0, alpha=dim**-0.5)
-    scores.view(heads, count, -1)[:, :, -count:].add_(later)
-    return torch.mm(torch.softmax(scores, dim=-1), values).view(heads, count, dim)
+    def attend(self, layer: int, queries: Tensor, *, chunk: Chunk, out: Tensor) -> None:
+        """Attend queries [length, heads, head_dim], whose keys are in their pages."""
+        keys, values = self._cache.read(layer, chunk.page_ids)
+        if keys.device.type == "cpu":
+            self._in_blocks(queries, keys, values=values, chunk=chunk, out=out)
+        else:
+            self._at_once(queries, keys, values=values, chunk=chunk, out=out)
+
+    def _in_blocks(
+        self, queries: Tensor, keys: Tensor, *, values: Tensor, chunk: Chunk, out: Tensor
+    ) -> None:
+        by_head = (self._kv_heads, -1, keys.shape[2])
+        # Scaling the few queries, not the many scores: exact where the scale is a power of two.
+        scaled = queries * self._scale
+        folded = scaled.unflatten(1, (self._kv_heads, self._group)).transpose(0, 1)
+        target = out.unflatten(1, (self._kv_heads, self._group)).transpose(0, 1)
+        first = start = chunk.context - chunk.length
+        while start < chunk.context:
+            base = start - start % QUERY_BLOCK
+            stop = min(base + QUERY_BLOCK, chunk.context)
+            mine = slice(start - first, stop - first)
+            asked = folded[:, mine].reshape(by_head)
+            scores = torch.bmm(asked, keys[:, :stop].transpose(1, 2))
+            rows = slice((start - base) * self._group, (stop - base) * self._group)
+            scores[:, :, base:].add_(self._mask[rows, : stop - base])
+            found = torch.bmm(torch.softmax(scores, -1), values[:, :stop])
+            target[:, mine] = found.unflatten(1, (-1, self._group))
+            start = stop
+
+    def _at_once(
+        self, queries: Tensor, keys: Tensor, *, values: Tensor, chunk: Chunk, out: Tensor
+    ) -> None:
+        places = torch.arange(chunk.context, device=keys.device)
+        found = functional.scaled_dot_product_attention(
+            queries.transpose(0, 1)[None],
+            keys[None, :, : chunk.context],
+            values[None, :, : chunk.context],
+            attn_mask=places[None, :] <= places[-chunk.length :, None],
+            enable_gqa=True,
+        )
+        out.copy_(found[0].transpose(0, 1))

@@ -33,3 +33,8 @@ class ForwardInputs:
     incarnations: list[int]
     block_table: npt.NDArray[np.int32]
     logit_rows: torch.Tensor
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether every token's logits are wanted, in order: so it is when all rows decode."""
+        return self.num_extends == 0 and len(self.logit_rows) == len(self.row_lengths)

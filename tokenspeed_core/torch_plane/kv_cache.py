@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tokenspeed_core.models.config import ModelConfig
+from tokenspeed_core.torch_plane.host_memory import mapped_zeros
 
 KEYS, VALUES = 0, 1
 
@@ -32,29 +34,23 @@ class PagedKVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (config.num_kv_heads, page_size, config.head_dim)
         self.page_size = page_size
         self.num_pages = num_pages
-        self._shape = (config.num_layers, 2, num_pages, *shape)
-        self.pages = untouched(self._shape, dtype=dtype, device=device)
+        shape = (config.num_kv_heads, page_size, config.head_dim)
+        self.pages = _zeros((config.num_layers, 2, num_pages, *shape), dtype=dtype, device=device)
+        self.flat = self.pages.flatten(1, 4)
+        self._by_layer = list(self.flat.unbind(0))
 
     @property
     def bytes_per_page(self) -> int:
         """Bytes of one page over all layers."""
         return self.pages.nbytes // self.num_pages
 
-    def write(
-        self,
-        layer: int,
-        kv: torch.Tensor,
-        *,
-        places: tuple[torch.Tensor, torch.Tensor],
-    ) -> None:
-        """Store kv [tokens, 2, kv_heads, head_dim] at (page, offset), int64 [tokens] each."""
-        page, offset = places
-        self.pages[layer][:, page, :, offset] = kv
+    def write(self, layer: int, kv: Tensor, *, places: Tensor) -> None:
+        """Store kv [tokens, 2 x kv_heads, head_dim] at flat places [tokens, 2 x kv_heads]."""
+        self._by_layer[layer].index_put_((places,), kv)
 
-    def read(self, layer: int, page_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, layer: int, page_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, n x page_size, head_dim] of n pages, in order."""
         found = self.pages[layer].index_select(1, page_ids)
         keys, values = found.transpose(1, 2).flatten(2, 3).unbind(0)
@@ -80,13 +76,24 @@ class PagedKVCache:
         other.pages[:, :, where] = found.to(other.pages.device)
 
 
-def _index(page_ids: Sequence[int], pages: torch.Tensor) -> torch.Tensor:
+def flat_places(blocks: Tensor, chosen: Tensor, *, offsets: Tensor) -> Tensor:
+    """Where a position of each chosen block is once all but layers and head_dim is flattened.
+
+    `blocks` [layers, 2, n, kv_heads, positions, head_dim], `chosen` and `offsets` int64 [rows] to
+    int64 [rows, 2 x kv_heads]: keys of every head, then values.
+    """
+    _, kinds, count, heads, positions, _ = blocks.shape
+    kind = torch.arange(kinds, device=chosen.device)[:, None] * (count * heads)
+    head = torch.arange(heads, device=chosen.device)[None, :]
+    first = (chosen * heads)[:, None] + (kind + head).flatten()[None, :]
+    return first * positions + offsets[:, None]
+
+
+def _index(page_ids: Sequence[int], pages: Tensor) -> Tensor:
     return torch.as_tensor(np.asarray(page_ids, dtype=np.int64), device=pages.device)
 
 
-def untouched(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros whose memory the system hands over only as it is touched (on the CPU)."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    size = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
+def _zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return mapped_zeros(shape, dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)

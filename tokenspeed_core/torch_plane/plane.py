@@ -20,6 +20,7 @@ from tokenspeed_core.torch_plane.cache_pools import CachePools
 from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import Device
 from tokenspeed_core.torch_plane.extensions import Extensions
+from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
 from tokenspeed_core.torch_plane.plane_setup import GROUP, PlaneSetup, prepare
 from tokenspeed_core.torch_plane.plane_thread import PlaneThread, Task
 from tokenspeed_core.torch_plane.results import Outputs, TorchForward
@@ -157,6 +158,8 @@ def _build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Runne
     """Load the model; runs on the plane's thread, which alone touches it from then on."""
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
+    if setup.device.type == "cpu":
+        keep_freed_memory()
     device = Device(setup.device)
     device.enter()
     shape, sizes = setup.model.config, setup.sizes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.errors import ModelError
@@ -16,34 +17,35 @@ from tokenspeed_core.models.rope import RopeKind, RopeScaling
 
 
 class RotaryTable:
-    """Cosines and sines of every position up to `positions`, float32 [positions, head_dim]."""
+    """Cosines and sines of every position up to `positions`, [positions, head_dim]."""
 
-    def __init__(self, config: ModelConfig, positions: int, *, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, positions: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         frequencies = _inverse_frequencies(config)
         angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
         angles = torch.cat((angles, angles), dim=-1)
         factor = config.rope_scaling.attention_factor
-        self._cos = (angles.cos() * factor).to(device)
+        self._half = config.head_dim // 2
         sines = angles.sin() * factor
         # The first half of a rotated vector takes minus the second half: fold the sign in here.
-        sines[:, : config.head_dim // 2].neg_()
-        self._sin = sines.to(device)
-        self._half = config.head_dim // 2
+        sines[:, : self._half].neg_()
+        self._cos = (angles.cos() * factor).to(device, dtype)
+        self._sin = sines.to(device, dtype)
 
-    def at(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines [tokens, 1, head_dim] of some positions."""
-        cos = self._cos.index_select(0, positions).to(dtype).unsqueeze(1)
-        sin = self._sin.index_select(0, positions).to(dtype).unsqueeze(1)
-        return cos, sin
+        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        return cos.unsqueeze(1), sin.unsqueeze(1)
 
-    def rotate_(self, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def rotate_(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> None:
         """Rotate heads [tokens, heads, head_dim] by their positions' angles, in place."""
         cos, sin = angles
         turned = x.roll(self._half, -1)
         x.mul_(cos).addcmul_(turned, sin)
 
 
-def _inverse_frequencies(config: ModelConfig) -> torch.Tensor:
+def _inverse_frequencies(config: ModelConfig) -> Tensor:
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
     plain = 1.0 / (config.rope_theta**exponents)
     scaling = config.rope_scaling
@@ -63,7 +65,7 @@ def _inverse_frequencies(config: ModelConfig) -> torch.Tensor:
             )
 
 
-def _llama3(plain: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
+def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
     wavelengths = 2 * math.pi / plain
     low = scaling.original_positions / scaling.low_freq_factor
     high = scaling.original_positions / scaling.high_freq_factor
@@ -75,7 +77,7 @@ def _llama3(plain: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     return torch.where(is_between, between, stretched)
 
 
-def _yarn(plain: torch.Tensor, scaling: RopeScaling, *, config: ModelConfig) -> torch.Tensor:
+def _yarn(plain: Tensor, scaling: RopeScaling, *, config: ModelConfig) -> Tensor:
     dim, base = config.head_dim, config.rope_theta
 
     def dimension_of(rotations: float) -> float:

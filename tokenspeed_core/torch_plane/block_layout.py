@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""Which blocks make up which decoding row, as indices for a forward's every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from attrs import define, frozen
+from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+
+
+@frozen(eq=False)
+class RowGroup:
+    """Rows of about the same number of blocks, padded to the most one of them has.
+
+    `shape` is (rows, heads, depth). `pick` [rows x heads x depth] indexes the (block, head) pairs,
+    one beyond the last where a row has no more blocks. `mask` [rows, 1, depth x block] is added to
+    the scores. `rows` are their places among all rows; None for all rows in order.
+    """
+
+    shape: tuple[int, int, int]
+    pick: Tensor
+    mask: Tensor
+    rows: Tensor | None
+
+
+@define(eq=False)
+class BlockLayout:
+    """Whose each block is, `block_rows` [blocks], and the rows' groups.
+
+    `place` [blocks x heads] says where, in all groups' picks one after another, a pair is.
+    """
+
+    block_rows: Tensor
+    place: Tensor
+    groups: list[RowGroup]
+
+
+class LayoutMaker:
+    """Makes layouts, and only new masks while rows keep their blocks."""
+
+    def __init__(self, num_heads: int, block: int, *, like: Tensor) -> None:
+        self._heads = num_heads
+        self._block = block
+        self._like = like
+        self._blocks: list[list[int]] = []
+        self._layout: BlockLayout | None = None
+
+    def make(self, row_blocks: Sequence[list[int]], lengths: Sequence[int]) -> BlockLayout:
+        """Lay out rows by their blocks, in order; together these are 0 to n - 1."""
+        ends = torch.tensor(lengths, device=self._like.device)
+        last = self._layout
+        if last is None or self._blocks != row_blocks:
+            self._blocks = [list(blocks) for blocks in row_blocks]
+            last = self._arrange(ends)
+        else:
+            last.groups = [self._with_mask(group, ends) for group in last.groups]
+        self._layout = last
+        return last
+
+    def _arrange(self, ends: Tensor) -> BlockLayout:
+        depths = np.array([len(blocks) for blocks in self._blocks])
+        count = int(depths.sum())
+        owners = np.empty(count, dtype=np.int64)
+        place = np.empty((count, self._heads), dtype=np.int64)
+        groups, start = [], 0
+        for rows in _of_similar_depth(depths):
+            depth = int(depths[rows].max())
+            grid = np.full((len(rows), depth), count, dtype=np.int64)
+            for number, row in enumerate(rows):
+                blocks = self._blocks[row]
+                grid[number, : len(blocks)] = blocks
+                owners[blocks] = row
+            pick = self._pick(grid, place, start=start)
+            is_all = len(rows) == len(depths)
+            group = RowGroup(
+                (len(rows), self._heads, depth),
+                self._tensor(pick),
+                mask=self._like,
+                rows=None if is_all else self._tensor(rows),
+            )
+            groups.append(self._with_mask(group, ends))
+            start += pick.size
+        return BlockLayout(self._tensor(owners), self._tensor(place.ravel()), groups)
+
+    def _pick(self, grid: Ints, place: Ints, *, start: int) -> Ints:
+        """Indices of (block, head) pairs by row, head, depth; note in `place` where they went."""
+        heads = np.arange(self._heads)[None, :, None]
+        pick = grid[:, None, :] * self._heads + heads
+        count = len(place)
+        pick[np.broadcast_to(grid[:, None, :] == count, pick.shape)] = count * self._heads
+        flat = pick.ravel()
+        is_block = flat < count * self._heads
+        place.reshape(-1)[flat[is_block]] = start + np.flatnonzero(is_block)
+        return flat
+
+    def _with_mask(self, group: RowGroup, ends: Tensor) -> RowGroup:
+        rows, _, depth = group.shape
+        mine = ends if group.rows is None else ends[group.rows]
+        positions = torch.arange(depth * self._block, device=ends.device)
+        mask = self._like.new_zeros(rows, depth * self._block)
+        mask.masked_fill_(positions >= mine[:, None], float("-inf"))
+        return RowGroup(group.shape, group.pick, mask[:, None], group.rows)
+
+    def _tensor(self, values: Ints) -> Tensor:
+        return torch.from_numpy(values).to(self._like.device)
+
+
+def _of_similar_depth(depths: Ints) -> list[Ints]:
+    """Rows in groups none of which is padded to more than twice its shallowest row."""
+    if depths.max() <= 2 * depths.min():
+        return [np.arange(len(depths))]
+    classes = np.ceil(np.log2(depths)).astype(np.int64)
+    return [np.flatnonzero(classes == number) for number in np.unique(classes)]
