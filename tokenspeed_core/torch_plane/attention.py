@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenspeed_core.torch_plane.block_layout import LayoutMaker
-from tokenspeed_core.torch_plane.chunk_attention import Chunk, ChunkAttention
+from tokenspeed_core.torch_plane.chunk_attention import Chunk, ChunkAttention, chunk_pages
 from tokenspeed_core.torch_plane.decode_attention import (
     DecodeAttention,
     GatheredBlocks,
@@ -84,8 +84,8 @@ class AttentionPlanner:
         places = flat_places(self.cache.pages, pages, offsets=inputs.positions % size)
         bounds = [0, *itertools.accumulate(inputs.row_lengths[: inputs.num_extends])]
         chunks = [
-            Chunk(start, stop, context, page_ids[: -(-context // size)])
-            for (start, stop), context, page_ids in zip(
+            Chunk(start, stop, context, chunk_pages(row, context, page_size=size))
+            for (start, stop), context, row in zip(
                 itertools.pairwise(bounds), inputs.context_lengths, table, strict=False
             )
         ]

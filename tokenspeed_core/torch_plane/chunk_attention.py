@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Attention of prompt chunks: each attends to its row's earlier positions and its own.
 
-On the CPU queries go through in blocks that begin at multiples of `QUERY_BLOCK` in the text, so
-that a token's result does not depend on where its prompt was cut into chunks. The query heads that
-share a kv head are rows of one product.
+On the CPU queries go through in blocks that begin at multiples of `QUERY_BLOCK` in the text, each
+over all keys to its block's end, written yet or not: so in bf16 a token's result does not depend on
+where its prompt was cut into chunks. The query heads that share a kv head are rows of one product.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ QUERY_BLOCK = 128  # 64 and 256 were slower
 
 @frozen(eq=False)
 class Chunk:
-    """Tokens [start, stop) of the flat batch, the last of `context` positions; and their pages."""
+    """Tokens [start, stop) of the flat batch, the last of `context` positions.
+
+    `page_ids` are theirs, and null pages up to a whole number of `QUERY_BLOCK` positions at least.
+    """
 
     start: int
     stop: int
@@ -31,6 +34,13 @@ class Chunk:
     def length(self) -> int:
         """How many tokens it has."""
         return self.stop - self.start
+
+
+def chunk_pages(table: Tensor, context: int, *, page_size: int) -> Tensor:
+    """A row's page ids, as a Chunk has them, from its row of the block table."""
+    used = table[: -(-context // page_size)]
+    blocks = -(-context // QUERY_BLOCK)
+    return functional.pad(used, (0, -(-blocks * QUERY_BLOCK // page_size) - len(used)))
 
 
 class ChunkAttention:
@@ -49,6 +59,9 @@ class ChunkAttention:
         """Attend queries [length, heads, head_dim], whose keys are in their pages."""
         keys, values = self._cache.read(layer, chunk.page_ids)
         if keys.device.type == "cpu":
+            # Masked, but what is there may be no number, and no weight of zero cures that.
+            keys[:, chunk.context :] = 0
+            values[:, chunk.context :] = 0
             self._in_blocks(queries, keys, values=values, chunk=chunk, out=out)
         else:
             self._at_once(queries, keys, values=values, chunk=chunk, out=out)
@@ -64,13 +77,15 @@ class ChunkAttention:
         first = start = chunk.context - chunk.length
         while start < chunk.context:
             base = start - start % QUERY_BLOCK
-            stop = min(base + QUERY_BLOCK, chunk.context)
+            end = base + QUERY_BLOCK
+            stop = min(end, chunk.context)
             mine = slice(start - first, stop - first)
             asked = folded[:, mine].reshape(by_head)
-            scores = torch.bmm(asked, keys[:, :stop].transpose(1, 2))
-            rows = slice((start - base) * self._group, (stop - base) * self._group)
-            scores[:, :, base:].add_(self._mask[rows, : stop - base])
-            found = torch.bmm(torch.softmax(scores, -1), values[:, :stop])
+            scores = torch.bmm(asked, keys[:, :end].transpose(1, 2))
+            scores[:, :, base:].add_(
+                self._mask[(start - base) * self._group : (stop - base) * self._group]
+            )
+            found = torch.bmm(torch.softmax(scores, -1), values[:, :end])
             target[:, mine] = found.unflatten(1, (-1, self._group))
             start = stop
 
