@@ -40,10 +40,13 @@ class Committer:
     outbox: Outbox
     rules: FinishRules
     clock: Callable[[], float]
+    committed_at: float = 0.0
 
     def commit(self, flight: InFlight, result: ForwardResult) -> CommitOutcome:
         """Commit one forward; returns what the scheduler needs of each row."""
-        return _Commit(self, flight, result=result).run()
+        outcome = _Commit(self, flight, result=result).run()
+        self.committed_at = self.clock()
+        return outcome
 
 
 class _Commit:
@@ -54,6 +57,7 @@ class _Commit:
         self.outbox = owner.outbox
         self.rules = owner.rules
         self.clock = owner.clock
+        self.previous_at = owner.committed_at
         self.flight = flight
         self.batch = flight.batch
         self.rows = flight.rows
@@ -65,11 +69,23 @@ class _Commit:
     def run(self) -> CommitOutcome:
         if self.flight.logprobs is not None:
             self._place_prompt_scores()
+        if 0 < self.first < len(self.rows.states):
+            self._note_preemptions()
         for row in range(self.first):
             self._commit_extend(row)
         for row in self._commit_plain():
             self._commit_row(row)
         return self.tokens.outcome
+
+    def _note_preemptions(self) -> None:
+        """The decode rows had to wait for the prompts beside them.
+
+        The step began with the dispatch, or, where it was queued, when the one before it was done.
+        """
+        seconds = self.clock() - max(self.flight.dispatched_at, self.previous_at)
+        for state in self.rows.states[self.first :]:
+            if state is not None:
+                state.times.note_preemption(self.flight.number, seconds)
 
     # --- all at once -----------------------------------------------------------------------------
 

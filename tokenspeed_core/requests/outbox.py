@@ -102,4 +102,6 @@ class Outbox:
             prefilled_at=times.prefilled,
             first_token_at=times.first_token,
             finished_at=self._clock(),
+            preempted_s=times.preempted_s,
+            preemptions=times.preemptions,
         )

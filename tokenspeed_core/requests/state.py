@@ -24,6 +24,15 @@ class Timeline:
     scheduled: float | None = None
     prefilled: float | None = None
     first_token: float | None = None
+    preempted_s: float = 0.0
+    preemptions: int = 0
+    last_preempted: int = -1
+
+    def note_preemption(self, round_number: int, seconds: float) -> None:
+        """A decode step shared its forward with a prompt; steps of rounds in a row count as one."""
+        self.preemptions += round_number != self.last_preempted + 1 or not self.preemptions
+        self.preempted_s += seconds
+        self.last_preempted = round_number
 
 
 @define(eq=False)

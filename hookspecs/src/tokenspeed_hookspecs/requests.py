@@ -188,7 +188,8 @@ class Requests(Protocol):
 @frozen
 class FinishedRequest:
     """What an observer learns of a request that left the engine. Times in seconds of the engine
-    clock; None where the request never got that far."""
+    clock; None where the request never got that far. A preemption is a run of decode steps that
+    shared their forwards with prompts."""
 
     request_id: str
     reason: FinishReason

@@ -274,7 +274,7 @@ class SchedulerDriver(Scheduler, Protocol):
         ...
 
     def advance(self) -> None:
-        """Give everything queued to the scheduler in one call; nothing queued, no call."""
+        """Give everything queued to the scheduler, in order; nothing queued, no call."""
         ...
 
     def drain_events(self) -> Sequence[object]:
