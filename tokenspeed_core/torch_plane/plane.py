@@ -17,7 +17,6 @@ from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.torch_plane.batch_inputs import LastTokens
 from tokenspeed_core.torch_plane.cache_pools import CachePools
-from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import Device
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
@@ -164,7 +163,7 @@ def _build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Runne
     device.enter()
     shape, sizes = setup.model.config, setup.sizes
     setup.progress.start("loading the weights")
-    decoder = Decoder(
+    decoder = setup.make_decoder(
         shape,
         setup.model.open_weights(),
         dtype=setup.dtype,

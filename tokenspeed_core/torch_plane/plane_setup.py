@@ -4,23 +4,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from attrs import frozen
 
+from tokenspeed_core.composition.drivers import pick_driver
 from tokenspeed_core.config import EngineConfig, SchedulerSection
 from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.progress import Progress, Silent
 from tokenspeed_core.models.resolve import resolve_model
 from tokenspeed_core.models.weights import WeightSource
+from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import choose_device, choose_dtype
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_hookspecs import CacheGroup, ModelInfo
 
 GROUP = "full"
+MODELS = "tokenspeed.models"
 OPTIONS = ("model", "progress")
 # The scheduler needs a page beyond those of a request's tokens.
 SPARE_PAGES = 1
@@ -46,6 +49,7 @@ class PlaneSetup:
     """Model, device, number format and sizes."""
 
     model: RunnableModel
+    make_decoder: Callable[..., Decoder]
     progress: Progress
     info: ModelInfo
     device: torch.device
@@ -84,8 +88,10 @@ def prepare(config: EngineConfig, options: Mapping[str, Any]) -> PlaneSetup:
     dtype = choose_dtype(config.engine.dtype, device)
     model: RunnableModel = options.get("model") or resolve_model(config.engine.model, progress)
     shape = model.config
+    architecture = shape.architecture.name.lower()
     setup = PlaneSetup(
         model=model,
+        make_decoder=pick_driver(MODELS, architecture, option=f"the model {model.name}"),
         progress=progress,
         info=ModelInfo(
             name=model.name,
