@@ -202,7 +202,7 @@ class EventLoop:
             self.ledger.dispatched(plan.operations)
         for abort in plan.aborts:
             state = self.table.get(abort.request_id)
-            if state is not None and not round.frozen:
+            if state is not None:
                 self._outbox.fail(state, abort_reason(abort.detail, error_type=CAPACITY_ERROR))
         return plan
 
