@@ -7,7 +7,7 @@ no clock, no cache. A refusal ends that request alone, with a text that says wha
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from attrs import evolve, frozen
 
@@ -42,16 +42,14 @@ class IngressLimits:
 
 @frozen
 class Admitted:
-    """A request that may be registered: normalised, with its budget and first scored position."""
+    """A request that may be registered: normalised, with its budget in tokens.
+
+    `max_cached_prefix` is the first position to score: a prefix hit may not reach past it.
+    """
 
     request: AddRequest
     budget: int
-    score_from: int | None
-
-    @property
-    def max_cached_prefix(self) -> int | None:
-        """Scored positions must be recomputed, so a prefix hit may not reach past the first."""
-        return self.score_from
+    max_cached_prefix: int | None
 
 
 def check(request: AddRequest, limits: IngressLimits) -> Admitted | Refuse:
@@ -77,7 +75,7 @@ def check(request: AddRequest, limits: IngressLimits) -> Admitted | Refuse:
             f"{known}).",
             CLIENT_ERROR,
         )
-    return Admitted(request, _budget(request, limits), _score_from(request))
+    return Admitted(request, _budget(request, limits), _scored_from(request))
 
 
 def _id_problem(request: AddRequest) -> str | None:
@@ -108,12 +106,11 @@ def _prompt_problem(request: AddRequest, limits: IngressLimits) -> str | None:
     return None
 
 
-def _outside(token_ids: object, vocab_size: int) -> int | None:
-    ids = list(token_ids)  # type: ignore[call-overload]  # a sequence of ids, or an array of them
-    low, high = min(ids), max(ids)
+def _outside(token_ids: Sequence[int], vocab_size: int) -> int | None:
+    low, high = min(token_ids), max(token_ids)
     if low < 0:
-        return int(low)
-    return int(high) if high >= vocab_size else None
+        return low
+    return high if high >= vocab_size else None
 
 
 def _stop_problem(request: AddRequest, limits: IngressLimits) -> str | None:
@@ -152,7 +149,7 @@ def resolved_start(wanted: LogprobOptions, prompt_len: int) -> int:
     return wanted.start
 
 
-def _score_from(request: AddRequest) -> int | None:
+def _scored_from(request: AddRequest) -> int | None:
     """Where prompt rows start, or None for a request that needs none.
 
     The last position predicts the first output and is never a prompt row.

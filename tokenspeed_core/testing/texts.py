@@ -19,7 +19,6 @@ class Text:
     def __init__(self, request_id: str, prompt_ids: Sequence[int]) -> None:
         self.request_id = request_id
         self.tokens: list[int] = []
-        self._prompt_len = len(prompt_ids)
         self._last = 1
         self._prints: list[int] = []
         for token in prompt_ids:
