@@ -9,8 +9,8 @@ from typing import Protocol
 from attrs import asdict, define, field, frozen
 
 from tokenspeed_core.errors import EngineError
-from tokenspeed_core.frontends.in_process import Chunk, Delivery
-from tokenspeed_hookspecs import FinishKind, FinishReason, PromptLogprobs, TokenAlternatives
+from tokenspeed_core.frontends.in_process import Delivery
+from tokenspeed_hookspecs import Chunk, FinishKind, FinishReason, PromptLogprobs, TokenAlternatives
 
 
 @frozen

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from tokenspeed_core.errors import EngineError
-from tokenspeed_core.frontends.in_process import Chunk, Delivery, InProcessFrontend
+from tokenspeed_core.frontends.in_process import Delivery, InProcessFrontend
 from tokenspeed_core.testing import request
 from tokenspeed_hookspecs import (
     AbortRequests,
+    Chunk,
     ChunkDetails,
     ControlReply,
     ControlRequest,

@@ -23,6 +23,7 @@ from tokenspeed_core.errors import EngineError
 from tokenspeed_hookspecs import (
     AbortRequests,
     AddRequest,
+    Chunk,
     ChunkDetails,
     ControlReply,
     ControlRequest,
@@ -32,23 +33,6 @@ from tokenspeed_hookspecs import (
     Message,
     OutputBatch,
 )
-
-
-@define(eq=False)  # not frozen: one is made for every row of every round
-class Chunk:
-    """One delivery of a stream: new tokens, and totals so far."""
-
-    token_ids: list[int]
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    details: ChunkDetails | None = None
-
-    @property
-    def finish(self) -> FinishReason | None:
-        """The request's end, in its last chunk."""
-        return self.details.finish if self.details is not None else None
-
 
 Delivery = Chunk | EngineError
 Deliver = Callable[[Delivery], None]

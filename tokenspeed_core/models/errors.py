@@ -10,11 +10,11 @@ class ModelError(Exception):
     """A model cannot be found, read or used; the message alone says which, where and why."""
 
 
-class ChatTemplateError(ModelError):
+class ChatTemplateError(ModelError, ValueError):
     """A conversation cannot be rendered: no template, or the template refused the messages."""
 
 
-class TextError(ModelError):
+class TextError(ModelError, ValueError):
     """A text or a stop string cannot be turned into tokens or compared with them."""
 
 

@@ -19,6 +19,7 @@ from tokenspeed_hookspecs.data_plane import (
 from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine
 from tokenspeed_hookspecs.markers import PROJECT, Mode, hookimpl
 from tokenspeed_hookspecs.outputs import (
+    Chunk,
     ChunkDetails,
     Frontend,
     Load,
@@ -60,6 +61,17 @@ from tokenspeed_hookspecs.scheduler import (
     SchedulerSizes,
     StorageTick,
 )
+from tokenspeed_hookspecs.serving import (
+    ChunkStream,
+    Detokenizer,
+    EngineClient,
+    EngineInfo,
+    EngineUnavailableError,
+    FrontendServer,
+    RequestInUseError,
+    ServingContext,
+    Tokenizer,
+)
 
 API_VERSION = "1.0"
 
@@ -76,7 +88,9 @@ __all__ = [
     "CacheGroup",
     "CacheOperation",
     "CacheOperationKind",
+    "Chunk",
     "ChunkDetails",
+    "ChunkStream",
     "CliCommand",
     "Clock",
     "CommitOutcome",
@@ -87,13 +101,18 @@ __all__ = [
     "Controls",
     "DataPlane",
     "DataPlaneExtension",
+    "Detokenizer",
     "Dispatch",
     "Engine",
+    "EngineClient",
+    "EngineInfo",
+    "EngineUnavailableError",
     "FinishKind",
     "FinishReason",
     "FinishedRequest",
     "ForwardResult",
     "Frontend",
+    "FrontendServer",
     "Gate",
     "GatedOperation",
     "Group",
@@ -114,6 +133,7 @@ __all__ = [
     "Ranks",
     "Refuse",
     "Request",
+    "RequestInUseError",
     "RequestSpec",
     "Requests",
     "Round",
@@ -123,8 +143,10 @@ __all__ = [
     "SchedulerDriver",
     "SchedulerSettings",
     "SchedulerSizes",
+    "ServingContext",
     "StorageTick",
     "TokenAlternatives",
+    "Tokenizer",
     "Verdict",
     "hookimpl",
 ]

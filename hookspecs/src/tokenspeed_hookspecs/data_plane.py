@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from attrs import define, field, frozen
 
-from tokenspeed_hookspecs.requests import LogprobOptions, SamplingParams
+from tokenspeed_hookspecs.requests import (
+    ControlReply,
+    ControlRequest,
+    LogprobOptions,
+    SamplingParams,
+)
 from tokenspeed_hookspecs.scheduler import Batch, CacheAcknowledgment, CacheGroup, Plan
 
 if TYPE_CHECKING:
@@ -165,6 +170,33 @@ class DataPlane(Protocol):
 
     def release(self, request_ids: Sequence[str]) -> None:
         """Forget requests that ended; each admitted id comes exactly once."""
+        ...
+
+    @property
+    def memory_regions(self) -> Sequence[str]:
+        """The regions `release_memory` can free, in the order of a release; none if it cannot."""
+        ...
+
+    def release_memory(self, regions: Sequence[str]) -> None:
+        """Give the memory of these regions back to the system, behind what was asked before.
+
+        Called when no request runs and nothing pins a page; what they held is lost, unless the
+        plane keeps it elsewhere.
+        """
+        ...
+
+    def resume_memory(self, regions: Sequence[str]) -> None:
+        """Take the memory of these regions again, and make it fit to use."""
+        ...
+
+    def control(self, request: ControlRequest) -> ControlReply:
+        """Carry out an operation only the device side can, and wait for it.
+
+        `update_weights_from_disk`, `update_weights_from_tensor`, `update_weights_from_distributed`,
+        `init_weights_update_group`, `destroy_weights_update_group` and `profile`, with the
+        arguments of the wire. Behind the forwards dispatched before. What it does not support or
+        cannot do is a reply without success that says why; nothing is changed then.
+        """
         ...
 
     def call(self, function: Callable[[], T]) -> T:

@@ -50,6 +50,22 @@ class OutputBatch:
     details: dict[int, ChunkDetails] = field(factory=dict)
 
 
+@define(eq=False)  # not frozen: one is made for every row of every round
+class Chunk:
+    """One delivery of a stream: new tokens, and totals so far."""
+
+    token_ids: list[int]
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    details: ChunkDetails | None = None
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """The request's end, in its last chunk."""
+        return self.details.finish if self.details is not None else None
+
+
 @frozen
 class Load:
     """How busy a rank is, taken right before its outputs leave."""
