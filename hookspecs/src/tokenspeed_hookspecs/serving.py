@@ -45,8 +45,8 @@ class EngineInfo:
 class ChunkStream(Protocol):
     """One request's chunks, in order; ends after the chunk that has a `finish`.
 
-    An engine's death raises EngineUnavailableError once. Closing the stream early, or cancelling the
-    task that reads it, aborts the request.
+    An engine's death raises EngineUnavailableError once. Closing the stream early, or cancelling
+    the task that reads it, aborts the request.
     """
 
     def __aiter__(self) -> AsyncIterator[Chunk]: ...
@@ -77,8 +77,8 @@ class EngineClient(Protocol):
     async def generate(self, request: AddRequest, *, rank: int | None = None) -> ChunkStream:
         """Send a request to one engine, to the data-parallel `rank` if given.
 
-        RequestInUseError: the id is in flight. ValueError: unknown rank. EngineUnavailableError: see
-        `failure`.
+        RequestInUseError: the id is in flight. ValueError: unknown rank. EngineUnavailableError:
+        see `failure`.
         """
         ...
 
