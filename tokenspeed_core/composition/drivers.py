@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Picking one of many: the scheduler and the data plane are entry points with a name."""
+"""Picking one of many: scheduler, data plane and front end are entry points with a name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tokenspeed_core.errors import ConfigError
 
 SCHEDULERS = "tokenspeed.schedulers"
 DATA_PLANES = "tokenspeed.data_planes"
+FRONTENDS = "tokenspeed.frontends"
 
 
 def pick_driver(group: str, name: str, *, option: str) -> Callable[..., Any]:

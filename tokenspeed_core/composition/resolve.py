@@ -14,7 +14,7 @@ from tokenspeed_core.composition.ordering import order
 from tokenspeed_core.composition.plugin_class import LoadedPlugin, load
 from tokenspeed_core.composition.selection import Chosen, Selection, select
 from tokenspeed_core.config import EngineConfig
-from tokenspeed_core.config.engine_config import DATA_PLANE, SECTIONS
+from tokenspeed_core.config.engine_config import RAW_TABLES, SECTIONS
 from tokenspeed_core.config.nearest import unknown
 from tokenspeed_core.config.values import encode
 from tokenspeed_core.errors import CompositionError
@@ -105,7 +105,7 @@ def _unknown_tables(config: EngineConfig, selection: Selection) -> list[str]:
     tables = (name for name in config.tables if name not in known)
     unknown_names = (name for name in config.without if name not in known)
     return [
-        *(unknown("table", name, known={*SECTIONS, DATA_PLANE, *known}) for name in tables),
+        *(unknown("table", name, known={*SECTIONS, *RAW_TABLES, *known}) for name in tables),
         *(f"without: {unknown('plugin', name, known=known)}" for name in unknown_names),
     ]
 

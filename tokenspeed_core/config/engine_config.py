@@ -29,6 +29,8 @@ LIST_HELP: Mapping[str, str] = {
     "without": "plugins not to load, even where they are built in",
 }
 DATA_PLANE = "data_plane"
+FRONTEND = "frontend"
+RAW_TABLES = (DATA_PLANE, FRONTEND)
 
 
 @frozen(kw_only=True)
@@ -37,12 +39,14 @@ class EngineConfig:
 
     `data_plane` is the table its driver gets as options, as it is; `tables` holds one table a
     plugin, checked by the plugin's own options class. A driver of a data plane is called as
-    `Driver(config, options)`.
+    `Driver(config, options)`. `frontend` is the table of `tokenspeed serve`, which an engine's own
+    process has no use for.
     """
 
     engine: EngineSection = field(factory=EngineSection)
     scheduler: SchedulerSection = field(factory=SchedulerSection)
     data_plane: Mapping[str, Any] = field(factory=dict)
+    frontend: Mapping[str, Any] = field(factory=dict)
     plugins: Literal["auto"] | Names = ()
     optional: Names = ()
     without: Names = ()
@@ -57,6 +61,7 @@ class EngineConfig:
             "engine": to_table(self.engine),
             "scheduler": to_table(self.scheduler),
             DATA_PLANE: dict(self.data_plane),
+            **({FRONTEND: dict(self.frontend)} if self.frontend else {}),
             **{name: dict(table) for name, table in self.tables.items()},
         }
 
@@ -86,7 +91,7 @@ def from_tables(given: Mapping[str, Any]) -> EngineConfig:
             problems.extend(error.problems)
     if problems:
         raise ConfigError(problems)
-    own = {name: values[name] for name in (*LISTS, *SECTIONS, DATA_PLANE) if name in values}
+    own = {name: values[name] for name in (*LISTS, *SECTIONS, *RAW_TABLES) if name in values}
     return EngineConfig(**own, tables={name: values[name] for name in values if name not in own})
 
 
