@@ -120,6 +120,13 @@ def test_missing_template_is_named(plain: Tokenizer) -> None:
     assert plain.encode("ab") == [0, 1]
 
 
+def test_a_long_text_is_encoded_like_a_short_one(tokenizer: Tokenizer) -> None:
+    """A text that is encoded beside other threads gets the ids of its lines, one by one."""
+    lines = [f"Line {number}: 東京\n" for number in range(1000)]
+    one_by_one = [token for line in lines for token in tokenizer.encode(line, add_special=False)]
+    assert tokenizer.encode("".join(lines), add_special=False) == one_by_one
+
+
 def test_half_a_surrogate_pair_is_refused(plain: Tokenizer) -> None:
     """A text that is no Unicode text is a TextError that says where."""
     with pytest.raises(TextError, match="index 2"):

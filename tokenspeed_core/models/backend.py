@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -38,6 +38,11 @@ class Backend(Protocol):
 
     def encode(self, sequence: str, *, add_special_tokens: bool) -> Encoding:
         """Turn text into tokens."""
+
+    def encode_batch_fast(
+        self, texts: Sequence[str], /, *, add_special_tokens: bool
+    ) -> Sequence[Encoding]:
+        """Turn texts into tokens without their offsets; other threads run meanwhile."""
 
     def id_to_token(self, token_id: int, /) -> str | None:
         """Return a token as the vocabulary writes it."""
