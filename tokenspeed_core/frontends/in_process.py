@@ -104,6 +104,11 @@ class InProcessFrontend:
         """Streams that have not ended."""
         return len(self._open)
 
+    @property
+    def failure(self) -> EngineError | None:
+        """Why no request can run, or None while the loop runs."""
+        return self._failure
+
     def start(self) -> None:
         """Start sorting outputs."""
         self._failure = None
