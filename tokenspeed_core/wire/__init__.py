@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The ZMQ wire between front ends and engines."""
