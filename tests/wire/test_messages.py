@@ -74,7 +74,7 @@ def decode_add(*fields: object) -> AddRequest:
     return request
 
 
-def sampling(count: int = 29, **fields: Any) -> list[object]:
+def sampling(*, count: int = 29, **fields: Any) -> list[object]:
     """The first `count` sampling fields, normalised defaults but for those given."""
     defaults: dict[str, object] = {
         **dict.fromkeys(("max_new_tokens", "stop", "stop_token_ids")),
@@ -161,7 +161,7 @@ def test_a_request_may_be_short_or_long(count: int) -> None:
 
 def test_short_sampling_has_defaults() -> None:
     """Sampling fields that are missing at the end have the wire's defaults."""
-    params = decode_add("r", None, None, [1], sampling(6, top_k=-1)).sampling
+    params = decode_add("r", None, None, [1], sampling(count=6, top_k=-1)).sampling
     assert params == SamplingParams()
 
 
@@ -186,7 +186,8 @@ def test_stops_of_the_caller_are_read() -> None:
 @pytest.mark.parametrize("name", ["json_schema", "regex", "ebnf", "structural_tag"])
 def test_a_constraint_becomes_a_feature(name: str) -> None:
     """A constraint on the text is for a plugin that claims it."""
-    fields = sampling(**{name: "x"})
+    constraint: dict[str, Any] = {name: "x"}
+    fields = sampling(**constraint)
     assert decode_add("r", None, None, [1], fields).features == {name: "x"}
 
 

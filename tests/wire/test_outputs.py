@@ -54,8 +54,8 @@ def unpacked(payload: bytes) -> ReceivedBatch:
 
 def columns(**changed: Any) -> bytes:
     """A batch of one row with some columns changed."""
-    names = ("rids", "ids", "reasons", "prompt", "completion", "cached")
-    names += ("values", "scored", "index", "running")
+    names = ["rids", "ids", "reasons", "prompt", "completion", "cached", "values", "scored"]
+    names += ["index", "running"]
     values = [["a"], [[1]], [""], [1], [1], [0], [[]], [[]], 0, 0]
     given = dict(zip(names, values, strict=True)) | changed
     return msgspec.msgpack.encode(["BatchTokenIDOutSlim", *given.values()])
