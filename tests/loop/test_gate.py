@@ -6,24 +6,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from attrs import evolve, field, frozen
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.controls import Controls
 from tokenspeed_core.loop.gate import Gate
-from tokenspeed_hookspecs import ControlReply, GatedOperation
+from tokenspeed_core.ranks.single import SingleGroup
+from tokenspeed_core.scheduling.native import NativeScheduler
+from tokenspeed_hookspecs import CacheGroup, ControlReply, GatedOperation, SchedulerSettings
 
 
 class World:
-    """A group whose other member always sends the same row."""
+    """A group whose other member always sends the same row, and agrees or not."""
 
     size = 2
     index = 0
 
-    def __init__(self, other: Sequence[int]) -> None:
+    def __init__(self, other: Sequence[int], *, yes: int = 1) -> None:
         self.other = other
+        self.yes = yes
 
     def agree_min(self, values: Sequence[int]) -> list[int]:
-        return [min(pair) for pair in zip(values, self.other, strict=True)]
+        return [min(value, self.yes) for value in values]
 
     def agree_max(self, values: Sequence[int]) -> list[int]:
         return [max(pair) for pair in zip(values, self.other, strict=True)]
@@ -36,6 +40,24 @@ class World:
 
     def broadcast(self, source: int, payload: bytes) -> bytes:
         return payload
+
+
+@frozen
+class WorldRanks:
+    """This rank in a world of two; its replica is itself."""
+
+    dp: World | None
+    rank: int = 0
+    world_size: int = 2
+    pp: None = None
+    ep: None = None
+    replica: SingleGroup = field(factory=SingleGroup)
+
+
+def gate_of(world: World | None, controls: Controls | None = None) -> Gate:
+    """A gate of a rank in this world, in front of an idle scheduler."""
+    scheduler = NativeScheduler(SchedulerSettings(groups=(CacheGroup("full", 64),)))
+    return Gate(WorldRanks(world), controls or Controls(), scheduler=scheduler)
 
 
 def operation(name: str, code: int, done: list[str]) -> GatedOperation:
@@ -52,7 +74,7 @@ def test_frontend_operations_go_first_one_a_round() -> None:
     """With both queues full, the frontend's head runs first and only one runs a round."""
     done: list[str] = []
     controls = Controls()
-    gate = Gate(None, controls)
+    gate = gate_of(None, controls)
     gate.enqueue(operation("internal", 1, done))
     gate.enqueue_requested(operation("asked", 2, done))
     gate.run()
@@ -65,13 +87,13 @@ def test_frontend_operations_go_first_one_a_round() -> None:
 
 @pytest.mark.parametrize(
     ("other", "ran"),
-    [([0, 0, 0, 0, 0, 0], []), ([-1, 5, -5, 0, 0, 0], ["asked"])],
+    [([0, 0, 0, 0, 0, 0, 0], []), ([0, -1, 5, -5, 0, 0, 0], ["asked"])],
     ids=["the other rank has none", "both have it"],
 )
 def test_an_operation_waits_for_every_rank(other: list[int], ran: list[str]) -> None:
     """A head pops only in the round in which every rank holds one."""
     done: list[str] = []
-    gate = Gate(World(other), Controls())
+    gate = gate_of(World(other))
     gate.enqueue_requested(operation("asked", 5, done))
     gate.run()
     assert done == ran
@@ -79,7 +101,7 @@ def test_an_operation_waits_for_every_rank(other: list[int], ran: list[str]) -> 
 
 def test_different_operations_at_the_heads_end_the_rank() -> None:
     """Ranks that hold different operations cannot go on together."""
-    gate = Gate(World([-1, 6, -6, 0, 0, 0]), Controls())
+    gate = gate_of(World([0, -1, 6, -6, 0, 0, 0]))
     gate.enqueue_requested(operation("asked", 5, []))
     with pytest.raises(EngineError, match="different frontend operations"):
         gate.run()
@@ -88,7 +110,7 @@ def test_different_operations_at_the_heads_end_the_rank() -> None:
 def test_a_code_below_one_is_refused() -> None:
     """Code 0 means an empty queue, so an operation may not use it."""
     with pytest.raises(ValueError, match="codes start at 1"):
-        Gate(None, Controls()).enqueue(operation("bad", 0, []))
+        gate_of(None).enqueue(operation("bad", 0, []))
 
 
 def test_an_operation_that_raises_is_named() -> None:
@@ -97,7 +119,53 @@ def test_an_operation_that_raises_is_named() -> None:
     def run() -> ControlReply:
         raise ZeroDivisionError("oops")
 
-    gate = Gate(None, Controls())
+    gate = gate_of(None)
     gate.enqueue(GatedOperation(1, "swap", run))
     with pytest.raises(EngineError, match="gated operation 'swap' failed: ZeroDivisionError: oops"):
+        gate.run()
+
+
+def test_success_on_one_rank_only_is_a_failure() -> None:
+    """A frontend's operation succeeds on every rank or is answered as failed."""
+    controls = Controls()
+    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=0), controls)
+    gate.enqueue_requested(operation("asked", 5, []))
+    gate.run()
+    (reply,) = controls.take_replies()
+    assert (reply.success, "on another rank" in reply.message) == (False, True)
+
+
+def test_a_flush_another_rank_wants_clears_here_and_answers_nothing() -> None:
+    """One flush anywhere clears everywhere; only the rank that was asked replies."""
+    controls = Controls()
+    gate = gate_of(World([1, 0, 0, 0, 0, 0, 0]), controls)
+    gate.run()
+    assert controls.take_replies() == []
+    gate.request_flush()
+    gate.request_flush()
+    gate.run()
+    assert [(reply.name, reply.success) for reply in controls.take_replies()] == [
+        ("flush_cache", True)
+    ] * 2
+
+
+@pytest.mark.parametrize(("yes", "ran"), [(1, ["swap"]), (0, [])])
+def test_an_operation_that_clears_the_cache_runs_only_if_every_rank_can(
+    yes: int, ran: list[str]
+) -> None:
+    """Refused before anything was touched: no rank loads what another could not."""
+    done: list[str] = []
+    controls = Controls()
+    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=yes), controls)
+    gate.enqueue_requested(evolve(operation("swap", 5, done), clears_cache=True))
+    gate.run()
+    assert done == ran
+    assert [reply.success for reply in controls.take_replies()] == [bool(yes)]
+
+
+def test_a_frontends_operation_must_answer_under_its_name() -> None:
+    """A reply of another name would reach nobody, so the rank ends instead."""
+    gate = gate_of(None)
+    gate.enqueue_requested(evolve(operation("other", 5, []), name="asked"))
+    with pytest.raises(EngineError, match="must return a ControlReply of that name"):
         gate.run()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from attrs import define, field
@@ -69,15 +69,16 @@ class ValvePlugin(Plugin):
     def control_operations(self) -> Sequence[ControlOperation]:
         return [
             ControlOperation("open", self._open),
-            ControlOperation("open_gated", lambda _: GatedOperation(7, "open_gated", self._now)),
+            ControlOperation("open_gated", lambda _: GatedOperation(17, "open_gated", self._gated)),
         ]
 
     def _open(self, arguments: object) -> ControlReply:
-        return self._now()
-
-    def _now(self) -> ControlReply:
         self.valve.is_open = True
         return ControlReply("open", success=True)
+
+    def _gated(self) -> ControlReply:
+        self.valve.is_open = True
+        return ControlReply("open_gated", success=True)
 
     @hookimpl
     def request_aborted(self, round: Round) -> None:
@@ -157,37 +158,20 @@ def test_an_unknown_control_operation_is_answered_with_the_choices() -> None:
     engine.round()
     (reply,) = engine.received.replies
     assert not reply.success
-    assert "open, open_gated" in reply.message
-
-
-class Freezer(Plugin):
-    """Answers "freeze" with whatever the test put there."""
-
-    name = "freezer"
-    act: Callable[[], None]
-
-    @hookimpl
-    def control_operations(self) -> Sequence[ControlOperation]:
-        return [ControlOperation("freeze", self._freeze)]
-
-    def _freeze(self, arguments: object) -> ControlReply:
-        self.act()
-        return ControlReply("freeze", success=True)
+    assert "open, open_gated, pause" in reply.message
 
 
 def test_a_control_acts_after_the_requests_that_came_before_it() -> None:
     """In one batch, what came before a freeze is in the scheduler, what came after is withheld."""
-    engine, plugin = engine_with(Freezer)
-    assert isinstance(plugin, Freezer)
-    plugin.act = engine.loop.controls.freeze
+    engine = EngineFixture()
     engine.add("before", 5, budget=3)
-    engine.put(ControlRequest("freeze"))
+    engine.put(ControlRequest("pause", {"mode": "keep"}))
     engine.add("after", 5, budget=3)
     engine.rounds(5)
     assert engine.loop.requests.ids() == ["before", "after"]
     assert engine.scheduler.sizes.waiting == 1
     assert engine.plane.num_forwards == 0
-    engine.loop.controls.thaw()
+    engine.loop.controls.resume()
     before, after = engine.run_to_end("before", "after")
     assert before.tokens == after.tokens == telling_tokens(3)
     engine.to_idle()
@@ -199,14 +183,14 @@ def test_a_frozen_round_commits_and_acknowledges_but_forwards_nothing(depth: int
     engine = EngineFixture(EngineSetup(depth=depth, tiers=Tiers.HOST))
     engine.add("r", 40, budget=30)
     engine.rounds(6)
-    engine.loop.controls.freeze()
+    engine.loop.controls.pause("keep")
     engine.round()
     seen = engine.plane.num_forwards
     engine.rounds(10)
     assert engine.plane.num_forwards == seen
     assert not engine.loop.in_flight
     assert engine.loop.ledger.num_open == 0
-    engine.loop.controls.thaw()
+    engine.loop.controls.resume()
     (stream,) = engine.run_to_end("r")
     assert stream.tokens == telling_tokens(30)
     engine.to_idle()
@@ -215,13 +199,13 @@ def test_a_frozen_round_commits_and_acknowledges_but_forwards_nothing(depth: int
 def test_an_abort_of_a_withheld_request_is_carried_out_at_the_thaw() -> None:
     """A withheld request that was aborted ends without a forward when admissions run again."""
     engine = EngineFixture()
-    engine.loop.controls.freeze()
+    engine.loop.controls.pause("keep")
     engine.add("r", 5, budget=3)
     engine.round()
     engine.abort("r")
     engine.rounds(3)
     assert engine.loop.requests.ids() == ["r"]
-    engine.loop.controls.thaw()
+    engine.loop.controls.resume()
     engine.to_idle()
     assert engine.plane.num_forwards == 0
 

@@ -158,13 +158,13 @@ def test_an_abort_around_the_end_of_a_prompt_of_whole_pages(depth: int, at_round
 def test_an_abort_of_a_withheld_request_ends_it_with_the_pause(depth: int) -> None:
     """A request that a freeze withholds and its client gave up ends once the freeze does."""
     engine = scripted_engine(depth=depth)
-    engine.loop.controls.freeze()
+    engine.loop.controls.pause("keep")
     engine.add("r1", 5, budget=5)
     engine.rounds(3)
     engine.abort("r1")
     engine.rounds(3)
     assert engine.plane.released == []
-    engine.loop.controls.thaw()
+    engine.loop.controls.resume()
     engine.to_idle()
     assert engine.plane.released == [("r1", 0)]
     assert not engine.received["r1"].chunks

@@ -208,9 +208,9 @@ def _send(engine: EngineFixture, workload: Workload, *, number: int) -> None:
     controls, plugin = engine.loop.controls, engine.rank.plugins[0].instance
     assert isinstance(plugin, Waiting)
     if number in workload.frozen:
-        controls.freeze()
+        controls.pause("keep")
     elif number == workload.frozen.stop and len(workload.frozen):
-        controls.thaw()
+        controls.resume()
     ended = [a for a in workload.arrivals if a.abort_round == number]
     plugin.due = [a.message.request_id for a in ended if a.told and a.round < number]
     engine.put(*(a.message for a in workload.arrivals if a.round == number))

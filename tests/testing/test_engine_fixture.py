@@ -38,7 +38,7 @@ def test_a_clean_engine_goes_idle() -> None:
 def test_a_stuck_engine_is_reported_with_what_it_waits_for() -> None:
     """Running out of rounds names the requests that are still registered."""
     engine = scripted_engine()
-    engine.loop.controls.freeze()
+    engine.loop.controls.pause("keep")
     engine.add("r1", 5, budget=5)
     with pytest.raises(AssertionError, match=r"still waiting after 20 rounds: registered \['r1'\]"):
         engine.run_until(lambda: engine.received["r1"].finish, max_rounds=20)

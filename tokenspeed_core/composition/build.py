@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, field, frozen
 
+from tokenspeed_core.composition.describe import DESCRIBE, describing
 from tokenspeed_core.composition.drivers import DATA_PLANES, SCHEDULERS, pick_driver
 from tokenspeed_core.composition.plugin_set import PluginSet, make_plugins
 from tokenspeed_core.composition.quarantine import Quarantine
@@ -25,6 +26,7 @@ from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_core.loop.event_loop import EventLoop
+from tokenspeed_core.loop.operations import OWN_NAMES
 from tokenspeed_core.loop.parts import LoopParts, LoopSettings
 from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.requests.finish import DecodeText
@@ -36,6 +38,7 @@ from tokenspeed_hookspecs import (
     Ranks,
     SchedulerDriver,
     SchedulerSettings,
+    Tokenizer,
 )
 
 
@@ -47,6 +50,7 @@ class Surroundings:
     frontend: Frontend | None = None
     ranks: Ranks = field(factory=SingleRank)
     decode_text: DecodeText | None = None
+    tokenizer: Tokenizer | None = None
     make_data_plane: Callable[[EngineConfig, dict[str, Any]], DataPlane] | None = None
     make_scheduler: Callable[[SchedulerSettings], SchedulerDriver] | None = None
     clock: Callable[[], float] = time.monotonic
@@ -69,7 +73,7 @@ def build_resolved(
 ) -> Rank:
     """Compose a rank from resolved plugins, as each of several ranks in a process does."""
     around = surroundings or Surroundings()
-    engine = RankEngine(around.clock, around.log, around.ranks)
+    engine = RankEngine(around.clock, around.log, around.ranks, around.tokenizer)
     plugins = make_plugins(resolved.loaded, resolved.failed, engine=engine)
     try:
         return _compose(config, plugins, around=around, engine=engine)
@@ -135,7 +139,10 @@ class _Build:
         extensions = self.plugins.ask_for_lists("extend_data_plane", plane=plane)
         quarantine = Quarantine(self.around.log)
         hooks = freeze(self.plugins.manager, quarantine)
-        loop = EventLoop(self._parts(scheduler, plane, hooks=hooks))
+        operations = self._operations()
+        operations[DESCRIBE] = describing(self.config, self.plugins.members, engine=engine)
+        parts = self._parts(scheduler, plane, hooks=hooks, operations=operations)
+        loop = EventLoop(parts)
         engine.bind_loop(loop)
         return Rank(
             config=self.config,
@@ -150,7 +157,12 @@ class _Build:
         )
 
     def _parts(
-        self, scheduler: SchedulerDriver, plane: DataPlane, *, hooks: RoundHooks
+        self,
+        scheduler: SchedulerDriver,
+        plane: DataPlane,
+        *,
+        hooks: RoundHooks,
+        operations: Mapping[str, ControlOperation],
     ) -> LoopParts:
         around, engine = self.around, self.config.engine
         return LoopParts(
@@ -163,7 +175,7 @@ class _Build:
                 self._limits(scheduler, plane), engine.depth, engine.stream_interval
             ),
             stages=[answer.value for answer in self.plugins.ask_for_lists("admission_stages")],
-            operations=self._operations(),
+            operations=operations,
             decode_text=around.decode_text,
             clock=around.clock,
             sleep=around.sleep,
@@ -187,7 +199,10 @@ class _Build:
         problems = []
         for answer in self.plugins.ask_for_lists("control_operations"):
             name = answer.value.name
-            if name in owners:
+            if name in OWN_NAMES:
+                text = f"plugin {answer.plugin!r}: control operation {name!r} is the core's own"
+                problems.append(text)
+            elif name in owners:
                 both = f"{owners[name]!r} and {answer.plugin!r}"
                 problems.append(f"control operation {name!r} is claimed by {both}")
             operations[name], owners[name] = answer.value, answer.plugin

@@ -14,7 +14,7 @@ from rich.table import Table
 from tokenspeed_core.composition.built_in import built_in
 from tokenspeed_core.composition.discovery import InstalledPlugin, installed
 from tokenspeed_core.composition.plugin_class import LoadedPlugin
-from tokenspeed_core.composition.resolve import Examined, FailedPlugin, examine
+from tokenspeed_core.composition.resolve import FailedPlugin, examine
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.composition.signatures import hook_specs, implementation_options, implemented
 from tokenspeed_core.config import EngineConfig
@@ -60,15 +60,16 @@ class PluginsReport:
 def plugins_report(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> PluginsReport:
     """Report on everything installed and chosen; broken plugins are rows, not errors."""
     examined = examine(config, plugins)
-    rows = [_loaded(member) for member in examined.loaded]
+    rows = [loaded_row(member) for member in examined.loaded]
     known = {**installed().plugins, **built_in()}
     rows += [_failed(each, known.get(each.name)) for each in examined.failed]
     shown = {row.name for row in rows}
     rows += [_absent(each, config) for name, each in sorted(known.items()) if name not in shown]
-    return PluginsReport(tuple(rows), _hooks_in_order(examined), examined.problems)
+    return PluginsReport(tuple(rows), hooks_in_order(examined.loaded), examined.problems)
 
 
-def _loaded(member: LoadedPlugin) -> PluginRow:
+def loaded_row(member: LoadedPlugin) -> PluginRow:
+    """The row of a plugin that is loaded."""
     hooks = tuple(sorted(implemented(member.plugin)))
     options = member.options_table()
     return PluginRow(member.name, LOADED, member.version, member.source, (), options, hooks)
@@ -87,8 +88,9 @@ def _absent(plugin: InstalledPlugin, config: EngineConfig) -> PluginRow:
     return PluginRow(plugin.name, state, plugin.version, source, (reason,))
 
 
-def _hooks_in_order(examined: Examined) -> dict[str, tuple[str, ...]]:
-    orders = {hook: _order(hook, examined.loaded) for hook in hook_specs()}
+def hooks_in_order(members: Sequence[LoadedPlugin]) -> dict[str, tuple[str, ...]]:
+    """Each hook that somebody implements, with the plugins in the order they are called."""
+    orders = {hook: _order(hook, members) for hook in hook_specs()}
     return {hook: names for hook, names in orders.items() if names}
 
 

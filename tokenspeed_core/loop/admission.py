@@ -71,6 +71,15 @@ class Admission:
         held = sum(len(stage.held) for stage in self._stages)
         return held + len(self._withheld) + len(self._kept_back)
 
+    @property
+    def num_withheld(self) -> int:
+        """Requests that wait for the end of a pause."""
+        return len(self._withheld)
+
+    def held_ids(self) -> list[str]:
+        """The requests held in stages, by stage and in arrival order."""
+        return [held.state.request_id for stage in self._stages for held in stage.held]
+
     def take_kept_back(self, round: Round) -> None:
         """Try again what came too soon after a request of the same id had ended."""
         if not self._kept_back:

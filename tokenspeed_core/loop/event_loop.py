@@ -15,7 +15,9 @@ from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.admission import Admission
 from tokenspeed_core.loop.cache_ledger import CacheLedger
 from tokenspeed_core.loop.controls import Controls
+from tokenspeed_core.loop.drains import Drains
 from tokenspeed_core.loop.gate import Gate
+from tokenspeed_core.loop.operations import Operations
 from tokenspeed_core.loop.parts import LoopParts
 from tokenspeed_core.loop.registered import RegisteredRequests
 from tokenspeed_core.loop.relay import Relay, Relayed
@@ -28,11 +30,7 @@ from tokenspeed_hookspecs import (
     AbortRequests,
     AddRequest,
     CommittedForward,
-    ControlOperation,
-    ControlReply,
-    ControlRequest,
     Dispatch,
-    GatedOperation,
     Load,
     Message,
     Plan,
@@ -43,6 +41,7 @@ from tokenspeed_hookspecs import (
 IDLE_WAIT_S = 0.010
 FROZEN_SLEEP_S = 0.001
 CAPACITY_ERROR = 524
+PAUSE_ABORT = "Aborted by pause"
 
 
 class EventLoop:
@@ -51,8 +50,8 @@ class EventLoop:
     def __init__(self, parts: LoopParts) -> None:
         limits = parts.settings.limits
         self.scheduler = parts.scheduler
-        self.controls = Controls()
-        self.gate = Gate(parts.ranks.dp, self.controls)
+        self.controls = Controls(parts.data_plane.memory_regions)
+        self.gate = Gate(parts.ranks, self.controls, scheduler=parts.scheduler)
         self.table = RequestTable(parts.clock)
         self.in_flight: deque[InFlight] = deque()
         self.ledger = CacheLedger(parts.ranks.replica)
@@ -66,6 +65,13 @@ class EventLoop:
         self.requests = RegisteredRequests(
             self.table, self._outbox, admission=self._admission, scheduler=parts.scheduler
         )
+        self._operations = Operations(
+            parts,
+            self.controls,
+            gate=self.gate,
+            num_withheld=lambda: self._admission.num_withheld,
+        )
+        self._drains = Drains(parts, self.controls, gate=self.gate)
         self._relay = Relay(parts.ranks.replica)
         self._gatherer = RowGatherer(self.table)
         rules = FinishRules(limits.vocab_size, limits.eos_token_ids, decode_text=parts.decode_text)
@@ -87,7 +93,7 @@ class EventLoop:
         round = self._begin()
         start = self._receive(round, stop_requested)
         self._admit(round, start.messages)
-        self._admission.release_withheld()
+        self._change_pause()
         self._admission.run_stages()
         self._gate()
         self._advance_head(round)
@@ -121,9 +127,13 @@ class EventLoop:
         return relayed
 
     def _is_idle(self, round: Round) -> bool:
-        if self.in_flight or len(self.table) or self.ledger.num_open:
+        """Whether only a message can give this rank something to do."""
+        withheld = self._admission.num_withheld if self.controls.admissions_blocked else 0
+        if self.in_flight or len(self.table) > withheld or self.ledger.num_open:
             return False
-        if self._admission.num_waiting or self.gate.is_busy or self.scheduler.has_work:
+        if self._admission.num_waiting > withheld or self.controls.drain is not None:
+            return False
+        if self.gate.is_busy or self.scheduler.has_work:
             return False
         return self._hooks.busy is None or not self._hooks.busy(round)
 
@@ -140,7 +150,7 @@ class EventLoop:
                 self._abort(message, round)
             else:
                 self._admission.register()
-                self._control(message)
+                self._operations.handle(message, round)
         self.table.sweep_markers()
         self._admission.register()
 
@@ -151,18 +161,16 @@ class EventLoop:
         for request_id in message.request_ids:
             self.requests.abort_by_client(request_id)
 
-    def _control(self, request: ControlRequest) -> None:
-        operation = self._parts.operations.get(request.name)
-        if operation is None:
-            known = ", ".join(sorted(self._parts.operations)) or "none"
-            text = f"unknown control operation {request.name!r}; this engine has: {known}"
-            self.controls.reply(ControlReply(request.name, success=False, message=text))
-            return
-        answer = _answer(operation, request)
-        if isinstance(answer, GatedOperation):
-            self.gate.enqueue_requested(answer)
-        else:
-            self.controls.reply(answer)
+    def _change_pause(self) -> None:
+        """What a pause cancels ends in this round, ahead of its reply; then what may run again."""
+        self.phase = "pause"
+        if self.controls.take_abort_all():
+            for request_id in self.table.ids():
+                self.requests.abort(request_id, PAUSE_ABORT)
+        if self.controls.take_cancel_unscheduled():
+            for request_id in self._admission.held_ids():
+                self.requests.abort(request_id, PAUSE_ABORT)
+        self._admission.release_withheld()
 
     # --- gate and storage tick ---------------------------------------------------------------
 
@@ -280,6 +288,7 @@ class EventLoop:
             # The data plane lets go before a client can learn of the end.
             self._plane.release(outbox.released)
         self._send(round)
+        self._drains.finish(round, num_in_flight=len(self.in_flight))
         frontend = self._parts.frontend
         for reply in self.controls.take_replies():
             if frontend is not None:
@@ -306,21 +315,3 @@ class EventLoop:
             total_pages=sizes.total_pages,
         )
         frontend.send(outputs, round.load)
-
-
-def _answer(operation: ControlOperation, request: ControlRequest) -> ControlReply | GatedOperation:
-    """Ask for a control operation; EngineError names one that fails or replies to nobody."""
-    name = request.name
-    try:
-        answer: object = operation.handle(request.arguments)
-    except Exception as cause:
-        told = f"{type(cause).__name__}: {cause}"
-        raise EngineError(f"control operation {name!r} failed: {told}") from cause
-    if isinstance(answer, GatedOperation):
-        return answer
-    if isinstance(answer, ControlReply) and answer.name == name:
-        return answer
-    raise EngineError(
-        f"control operation {name!r} must return a ControlReply of that name or a GatedOperation, "
-        f"got {answer!r}"
-    )

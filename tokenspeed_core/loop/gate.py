@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What must run in the same round on every data-parallel rank.
+"""What must run in the same round on every data-parallel rank: flushes and blocking operations.
 
 Every round on every rank, even with nothing queued: with several ranks it is a collective.
 """
@@ -8,21 +8,44 @@ from __future__ import annotations
 
 from collections import deque
 
+from attrs import frozen
+
 from tokenspeed_core.errors import EngineError
-from tokenspeed_core.loop.controls import Controls
-from tokenspeed_hookspecs import ControlReply, GatedOperation, Group
+from tokenspeed_core.loop.controls import Controls, done, refused
+from tokenspeed_hookspecs import ControlReply, GatedOperation, Group, Ranks, SchedulerDriver
+
+FLUSH = "flush_cache"
+CACHE_IN_USE = (
+    "the cache was not cleared: requests run, or cache operations are open; retry once they are "
+    "done (pause with mode wait or abort to have none)"
+)
+NOT_FLUSHED = (
+    "cache flush failed, so nothing was changed; retry once open cache operations are done and no "
+    "request runs or is suspended (retracted or restoring), or ask without flush_cache"
+)
 
 Queue = deque[GatedOperation]
+
+
+@frozen
+class _Agreed:
+    """What every rank does now; a head's code is 0 where some rank has none."""
+
+    wants_flush: bool
+    requested: int
+    internal: int
 
 
 class Gate:
     """Two queues; one blocking operation a round, the frontend's first."""
 
-    def __init__(self, world: Group | None, controls: Controls) -> None:
-        self._world = world
+    def __init__(self, ranks: Ranks, controls: Controls, *, scheduler: SchedulerDriver) -> None:
+        self._ranks = ranks
         self._controls = controls
+        self._scheduler = scheduler
         self._requested: Queue = deque()
         self._internal: Queue = deque()
+        self._num_flushes = 0
 
     @property
     def is_busy(self) -> bool:
@@ -37,43 +60,101 @@ class Gate:
         """Queue an operation the frontend asked for."""
         self._requested.append(_checked(operation))
 
+    def request_flush(self) -> None:
+        """Clear the cache in this round's gate, and reply."""
+        self._num_flushes += 1
+
     def run(self) -> None:
-        """Run the operation every rank has at its head, if there is one."""
-        queue = self._ready()
-        if queue is None:
+        """Flush if any rank wants to, and run the operation every rank has at its head."""
+        if self._ranks.dp is None and not self._num_flushes and not self.is_busy:
             return
-        reply = _run(queue.popleft())
+        flushes, self._num_flushes = self._num_flushes, 0
+        agreed = self._agree(flushes > 0)
+        operation = None
+        if agreed.requested:
+            operation = self._requested.popleft()
+        elif agreed.internal:
+            operation = self._internal.popleft()
+        wants_flush = agreed.wants_flush or (operation is not None and operation.clears_cache)
+        is_cleared = self._clear() if wants_flush else True
+        for _ in range(flushes):
+            self._controls.reply(done(FLUSH) if is_cleared else refused(FLUSH, CACHE_IN_USE))
+        if operation is None:
+            return
+        if agreed.requested:
+            self._answer(operation, is_cleared=is_cleared)
+        else:
+            self._run_internal(operation, is_cleared=is_cleared)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _agree(self, wants_flush: bool) -> _Agreed:
+        """Keep a head only if every rank has one; then all must hold the same operation.
+
+        A queue's part is (-1 if it has a head, code, -code): the MAX is -1 only if all have one,
+        and the codes are equal only if the MAX of the code is minus the MAX of its negative.
+        """
+        heads = [_head(self._requested), _head(self._internal)]
+        world = self._ranks.dp
+        if world is None:
+            return _Agreed(wants_flush, *heads)
+        row = [int(wants_flush)]
+        for code in heads:
+            row += [-1 if code else 0, code, -code]
+        return _reduced(world, row)
+
+    def _clear(self) -> bool:
+        """Clear the cache on every rank or on none: all agree that they can before any does."""
+        return self._converge(self._scheduler.can_clear_cache()) and self._scheduler.clear_cache()
+
+    def _converge(self, mine: bool) -> bool:
+        """Whether every rank of the replica and of the world says yes."""
+        agreed = int(mine)
+        if self._ranks.replica.size > 1:
+            agreed = self._ranks.replica.agree_min([agreed])[0]
+        if self._ranks.dp is not None:
+            agreed = self._ranks.dp.agree_min([agreed])[0]
+        return bool(agreed)
+
+    def _answer(self, operation: GatedOperation, *, is_cleared: bool) -> None:
+        """Run what the frontend asked for; it succeeds everywhere or nowhere."""
+        name = operation.name
+        if operation.clears_cache and not is_cleared:
+            self._controls.reply(refused(name, NOT_FLUSHED))
+            return
+        reply = _run(operation)
+        if reply is None or reply.name != name:
+            raise EngineError(
+                f"gated operation {name!r} was asked for by a frontend and must return a "
+                f"ControlReply of that name, got {reply!r}"
+            )
+        if not self._converge(reply.success) and reply.success:
+            reply = refused(
+                name, f"{name} failed on another rank (here: {reply.message or 'done'})"
+            )
+        self._controls.reply(reply)
+
+    def _run_internal(self, operation: GatedOperation, *, is_cleared: bool) -> None:
+        if operation.clears_cache and not is_cleared:
+            self._internal.appendleft(operation)
+            return
+        reply = _run(operation)
         if reply is not None:
             self._controls.reply(reply)
 
-    def _ready(self) -> Queue | None:
-        heads = [_head(self._requested), _head(self._internal)]
-        if self._world is not None:
-            heads = self._agree(self._world, heads)
-        if heads[0]:
-            return self._requested
-        return self._internal if heads[1] else None
 
-    def _agree(self, world: Group, heads: list[int]) -> list[int]:
-        """Keep a head only if every rank has one; then all must hold the same operation.
-
-        A queue's row is (-1 if it has a head, code, -code): the MAX is -1 only if all have one, and
-        the codes are equal only if the MAX of the code is minus the MAX of its negative.
-        """
-        row: list[int] = []
-        for code in heads:
-            row += [-1 if code else 0, code, -code]
-        reduced = world.agree_max(row)
-        agreed = []
-        for at, queue in ((0, "frontend"), (3, "internal")):
-            everyone, low, high = reduced[at] == -1, reduced[at + 1], -reduced[at + 2]
-            if everyone and low != high:
-                raise EngineError(
-                    f"data-parallel ranks hold different {queue} operations at their heads (codes "
-                    f"{high} to {low}); every rank must be given the same ones in the same order"
-                )
-            agreed.append(low if everyone else 0)
-        return agreed
+def _reduced(world: Group, row: list[int]) -> _Agreed:
+    reduced = world.agree_max(row)
+    agreed = []
+    for at, queue in ((1, "frontend"), (4, "internal")):
+        everyone, low, high = reduced[at] == -1, reduced[at + 1], -reduced[at + 2]
+        if everyone and low != high:
+            raise EngineError(
+                f"data-parallel ranks hold different {queue} operations at their heads (codes "
+                f"{high} to {low}); every rank must be given the same ones in the same order"
+            )
+        agreed.append(low if everyone else 0)
+    return _Agreed(bool(reduced[0]), *agreed)
 
 
 def _run(operation: GatedOperation) -> ControlReply | None:

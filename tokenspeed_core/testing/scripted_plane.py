@@ -23,6 +23,7 @@ from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.config.tables import from_table
 from tokenspeed_core.testing.checked_pages import CheckedPages
 from tokenspeed_core.testing.given_tokens import FIRST_TOKEN, GivenTokens
+from tokenspeed_core.testing.scripted_operations import ScriptedOperations
 from tokenspeed_core.testing.scripted_options import Faults, RowFault, ScriptedOptions
 from tokenspeed_core.testing.scripted_scores import alternatives, prompt_scores
 from tokenspeed_hookspecs import (
@@ -32,6 +33,8 @@ from tokenspeed_hookspecs import (
     CacheGroup,
     CacheOperation,
     CacheOperationKind,
+    ControlReply,
+    ControlRequest,
     DataPlaneExtension,
     Dispatch,
     ForwardResult,
@@ -50,11 +53,13 @@ class ScriptedForward:
     """A forward whose result is known and not due yet."""
 
     result: ForwardResult
+    batch: Batch
     due_at: float
 
 
 class ScriptedDataPlane:
-    """See the module; `released` holds (id, tokens given) in order, `operations` counts by kind."""
+    """See the module; `released` holds (id, tokens given) in order, `operations` counts by kind,
+    `asked` has what the device was asked besides."""
 
     kind = "scripted"
 
@@ -68,6 +73,7 @@ class ScriptedDataPlane:
         self.faults = Faults()
         self.released: list[tuple[str, int]] = []
         self.operations: Counter[CacheOperationKind] = Counter()
+        self.asked = ScriptedOperations()
         self.num_forwards = 0
         self.batches: deque[Batch] = deque(maxlen=self.options.recorded_batches)
         self.pages = CheckedPages(self.cache_groups) if self.options.checked_pages else None
@@ -89,6 +95,23 @@ class ScriptedDataPlane:
 
     def stop(self) -> None:
         """Nothing is held."""
+
+    @property
+    def memory_regions(self) -> Sequence[str]:
+        """The two regions of every scripted device."""
+        return self.asked.regions
+
+    def release_memory(self, regions: Sequence[str]) -> None:
+        """Record the release."""
+        self.asked.release(regions)
+
+    def resume_memory(self, regions: Sequence[str]) -> None:
+        """Record the resume."""
+        self.asked.resume(regions)
+
+    def control(self, request: ControlRequest) -> ControlReply:
+        """Answer as scripted."""
+        return self.asked.control(request)
 
     def call(self, function: Callable[[], T]) -> T:
         """Run the function at once: everything asked before it is done."""
@@ -130,13 +153,19 @@ class ScriptedDataPlane:
             return None
         start = max(time.monotonic(), self._free_at) if self.options.forward_ms else 0.0
         self._free_at = start + self.options.forward_ms / 1000
-        return ScriptedForward(self._forward(plan.batch, dispatch), self._free_at)
+        return ScriptedForward(self._forward(plan.batch, dispatch), plan.batch, self._free_at)
 
     def complete(self, pending: PendingForward) -> ForwardResult:
         """Wait until the forward is due."""
         assert isinstance(pending, ScriptedForward), f"not a forward of this plane: {pending!r}"
         if pending.due_at:
             time.sleep(max(0.0, pending.due_at - time.monotonic()))
+        for extension in self._extensions:
+            if hasattr(extension, "endings"):
+                pending.result.endings = {
+                    **extension.endings(pending.batch),
+                    **pending.result.endings,
+                }
         return pending.result
 
     def _run(self, operations: Sequence[CacheOperation]) -> None:
@@ -150,6 +179,7 @@ class ScriptedDataPlane:
                 self._unacknowledged.append(CacheAcknowledgment(operation.op_id, operation.kind))
 
     def _forward(self, batch: Batch, dispatch: Dispatch) -> ForwardResult:
+        self.asked.check_memory()
         self.num_forwards += 1
         if self.batches.maxlen:
             self.batches.append(batch)

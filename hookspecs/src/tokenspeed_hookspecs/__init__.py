@@ -16,7 +16,7 @@ from tokenspeed_hookspecs.data_plane import (
     ModelInfo,
     PendingForward,
 )
-from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine
+from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine, RequestFlag
 from tokenspeed_hookspecs.markers import PROJECT, Mode, hookimpl
 from tokenspeed_hookspecs.outputs import (
     Chunk,
@@ -133,6 +133,7 @@ __all__ = [
     "Ranks",
     "Refuse",
     "Request",
+    "RequestFlag",
     "RequestInUseError",
     "RequestSpec",
     "Requests",

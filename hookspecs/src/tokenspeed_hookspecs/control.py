@@ -14,12 +14,17 @@ from tokenspeed_hookspecs.requests import ControlReply
 @frozen
 class GatedOperation:
     """One blocking operation, run in the round in which every data-parallel rank has it at its
-    head. `code` is positive and equal on ranks that hold the same operation; `run` is called on
-    the loop thread; what it returns is the reply, None sends none."""
+    head. `code` is positive and equal on ranks that hold the same operation (those below 16 are the
+    core's); `run` is called on the loop thread; what it returns is the reply, None sends none.
+
+    A frontend's operation must reply, and succeeds only if it does so on every rank. With
+    `clears_cache` the cached prefixes go first, on every rank or on none; where that fails a
+    frontend's operation is refused without a call, and a plugin's own waits."""
 
     code: int
     name: str
     run: Callable[[], ControlReply | None]
+    clears_cache: bool = False
 
 
 @frozen
@@ -54,4 +59,14 @@ class Controls(Protocol):
     @property
     def forwards_blocked(self) -> bool:
         """Whether rounds plan no forward."""
+        ...
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether memory is released, or will be once the engine is empty."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """The state's `name` (running, paused, frozen, released), the operation that is `draining`
+        or None, and the `released` memory regions."""
         ...

@@ -11,6 +11,7 @@ from attrs import define, field, frozen
 from tokenspeed_hookspecs.requests import (
     ControlReply,
     ControlRequest,
+    FinishReason,
     LogprobOptions,
     SamplingParams,
 )
@@ -88,7 +89,8 @@ class ForwardResult:
     `tokens` is flat over the rows in batch order, `lengths` the number a row produced (None: one
     each; a mid-chunk row's token means nothing). `logprobs` are the tokens' own, float32, if any
     row asked. `alternatives` has one entry a token. `prompt_logprobs` has exactly the planned
-    number of positions. `nan_rows` lists rows with NaN logits or an impossible sample.
+    number of positions. `nan_rows` lists rows with NaN logits or an impossible sample. `endings`
+    has the rows whose request an extension ends, see there.
     """
 
     tokens: Sequence[int]
@@ -98,6 +100,7 @@ class ForwardResult:
     prompt_logprobs: npt.NDArray[np.float32] | None = None
     prompt_alternatives: Alternatives | None = None
     nan_rows: Sequence[int] = ()
+    endings: Mapping[int, FinishReason] = field(factory=dict)
 
 
 class PendingForward(Protocol):
@@ -111,7 +114,11 @@ class DataPlaneExtension(Protocol):
 
     Optional methods, by name: `build_model(model)`, `on_admit(requests)`, `prepare_inputs(batch,
     value)` (value: what the dispatch hook attached), `logits(batch, logits)` -> logits or None,
-    `sampled(batch, tokens)`, `on_release(request_ids)`.
+    `sampled(batch, tokens)`, `endings(batch)`, `on_release(request_ids)`.
+
+    `endings` gives {row: FinishReason} for the requests this forward ends: with the token the row
+    sampled, or, for an abort, without it. It is asked once the tokens are on the host, on the
+    thread that completes the forward, perhaps while the next forward runs.
     """
 
     @property

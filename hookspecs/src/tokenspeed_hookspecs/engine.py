@@ -14,6 +14,7 @@ from tokenspeed_hookspecs.data_plane import DataPlane, ModelInfo
 from tokenspeed_hookspecs.ranks import Ranks
 from tokenspeed_hookspecs.requests import Requests
 from tokenspeed_hookspecs.scheduler import Scheduler
+from tokenspeed_hookspecs.serving import Tokenizer
 
 
 class Clock(Protocol):
@@ -63,6 +64,12 @@ class Engine(Protocol):
         ...
 
     @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's vocabulary; None for an engine that has only token ids. There from the
+        start."""
+        ...
+
+    @property
     def clock(self) -> Clock:
         """Time, as everything on this rank reads it."""
         ...
@@ -80,3 +87,15 @@ class CliCommand:
     name: str
     help: str
     run: Callable[[list[str]], int]
+
+
+@frozen
+class RequestFlag:
+    """A flag of the commands that send requests: `--<name> TEXT` makes `read(TEXT)` the request's
+    feature `feature`. A ValueError of `read` is told as a wrong flag."""
+
+    name: str
+    feature: str
+    help: str
+    read: Callable[[str], object] = str
+    metavar: str = "TEXT"

@@ -11,7 +11,7 @@ from attrs import frozen
 from tokenspeed_hookspecs.admission import AdmissionStage, Refuse
 from tokenspeed_hookspecs.control import ControlOperation
 from tokenspeed_hookspecs.data_plane import DataPlane, DataPlaneExtension
-from tokenspeed_hookspecs.engine import CliCommand, Engine
+from tokenspeed_hookspecs.engine import CliCommand, Engine, RequestFlag
 from tokenspeed_hookspecs.markers import first_answer, observer, participant
 from tokenspeed_hookspecs.rounds import Round
 from tokenspeed_hookspecs.scheduler import SchedulerSettings, StorageTick
@@ -30,6 +30,7 @@ class Plugin:
     after: ClassVar[tuple[str, ...]] = ()
     api: ClassVar[str] = ">=1,<2"
     features: ClassVar[tuple[str, ...]] = ()
+    request_flags: ClassVar[tuple[RequestFlag, ...]] = ()
 
     @frozen
     class Options:

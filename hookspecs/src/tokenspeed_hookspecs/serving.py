@@ -8,7 +8,7 @@ apart from the engines and takes no part in their rounds, so it is no plugin and
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from attrs import field, frozen
@@ -119,6 +119,11 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int:
         """One more than the highest token id."""
+        ...
+
+    @property
+    def special_ids(self) -> Collection[int]:
+        """The tokens that are marks and never text: starts, ends, roles."""
         ...
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
