@@ -19,6 +19,7 @@ from tokenspeed_hookspecs import (
     Ranks,
     Requests,
     Scheduler,
+    Tokenizer,
 )
 
 T = TypeVar("T")
@@ -26,12 +27,13 @@ T = TypeVar("T")
 
 @define(eq=False)
 class RankEngine:
-    """The contract's `Engine`. `clock`, `log` and `ranks` are there from the start, the rest from
-    the hook `start` on; asking earlier is an EngineError."""
+    """The contract's `Engine`. `clock`, `log`, `ranks` and `tokenizer` are there from the start,
+    the rest from the hook `start` on; asking earlier is an EngineError."""
 
     clock: Clock
     log: logging.Logger
     ranks: Ranks
+    tokenizer: Tokenizer | None = None
     _scheduler: Scheduler | None = None
     _data_plane: DataPlane | None = None
     _loop: EventLoop | None = None

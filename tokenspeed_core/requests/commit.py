@@ -23,7 +23,7 @@ from tokenspeed_core.requests.outbox import Outbox
 from tokenspeed_core.requests.row_tokens import RowTokens
 from tokenspeed_core.requests.state import RequestState
 from tokenspeed_core.requests.table import RequestTable, abort_reason
-from tokenspeed_hookspecs import Alternatives, CommitOutcome, ForwardResult
+from tokenspeed_hookspecs import Alternatives, CommitOutcome, FinishKind, ForwardResult
 
 NUMERICAL_ERROR = 523
 NAN_TEXT = (
@@ -106,6 +106,9 @@ class _Commit:
         for row in self.nan_rows:
             if row >= first:
                 plain[row - first] = False
+        for row in self.result.endings:
+            if row >= first:
+                plain[row - first] = False
         if plain.all() and not table.num_silent:
             table.num_outputs[rows.columns] = counts
             self._take_all(counts)
@@ -165,6 +168,9 @@ class _Commit:
         if state is None or not state.is_live:
             self.tokens.drop(row)
             return
+        ending = self.result.endings.get(row)
+        if ending is not None and ending.kind is FinishKind.ABORT and not state.is_finished:
+            state.end_without_token(ending)
         is_numerical = row in self.nan_rows or state.has_nan_chunk
         if is_numerical and not state.is_finished:
             state.end_without_token(abort_reason(NAN_TEXT, error_type=NUMERICAL_ERROR))
@@ -177,6 +183,7 @@ class _Commit:
             self.tokens.keep(row, min(start + 1, stop))
         else:
             self._take_tokens(row, state)
+            state.finish_reason = state.finish_reason or ending
         if not state.is_finished:
             self._deliver(state)
             return

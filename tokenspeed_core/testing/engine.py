@@ -19,7 +19,13 @@ from tokenspeed_core.testing.messages import request
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend, ScriptedFrontend
 from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
 from tokenspeed_core.testing.streams import Received, Stream
-from tokenspeed_hookspecs import AbortRequests, CacheOperationKind, Message, SchedulerDriver
+from tokenspeed_hookspecs import (
+    AbortRequests,
+    CacheOperationKind,
+    Message,
+    SchedulerDriver,
+    Tokenizer,
+)
 
 QUIET_ROUNDS = 3  # an id kept back for its predecessor reaches the scheduler within two
 MAX_ROUNDS = 20_000
@@ -50,6 +56,7 @@ class EngineSetup:
     plane: Mapping[str, Any] = field(factory=dict)
     plugins: tuple[Chosen, ...] = ()
     decode_text: DecodeText | None = None
+    tokenizer: Tokenizer | None = None
     without: tuple[str, ...] = ("batch_log", "finish_line")
     tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
@@ -91,6 +98,7 @@ class EngineFixture:
             surroundings=Surroundings(
                 frontend=self.frontend,
                 decode_text=self.setup.decode_text,
+                tokenizer=self.setup.tokenizer,
                 make_data_plane=ScriptedDataPlane,
                 make_scheduler=NativeScheduler,
             ),

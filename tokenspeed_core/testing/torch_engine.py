@@ -14,7 +14,7 @@ from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.streams import Stream
-from tokenspeed_hookspecs import AddRequest
+from tokenspeed_hookspecs import AddRequest, Tokenizer
 
 MAX_ROUNDS = 100_000
 
@@ -31,6 +31,7 @@ class TorchSetup:
     engine: Mapping[str, Any] = field(factory=dict)
     scheduler: Mapping[str, Any] = field(factory=dict)
     plugins: tuple[Chosen, ...] = ()
+    tokenizer: Tokenizer | None = None
 
     def config(self) -> EngineConfig:
         """The engine's configuration."""
@@ -56,7 +57,9 @@ class TorchEngine:
     def __init__(self, setup: TorchSetup) -> None:
         self.frontend = ManualFrontend()
         self.rank = build_rank(
-            setup.config(), setup.plugins, surroundings=Surroundings(frontend=self.frontend)
+            setup.config(),
+            setup.plugins,
+            surroundings=Surroundings(frontend=self.frontend, tokenizer=setup.tokenizer),
         )
 
     def __enter__(self) -> TorchEngine:

@@ -4,7 +4,8 @@
 On this plane `batch` is the scheduler's own Batch. `build_model` gets the decoder, `logits` the
 tensor [rows, vocab] in the model's dtype before sampling (it may change it in place, or return
 another of its shape), `sampled` the tokens int64 [rows], which it may change in place; all are on
-the device. Tokens of rows that do not complete their prompt mean nothing.
+the device. `endings` runs on the loop's thread, the others on the plane's. Tokens of rows that do
+not complete their prompt mean nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from attrs import define
 from torch import Tensor
 
 from tokenspeed_core.errors import EngineError
-from tokenspeed_hookspecs import AdmittedRequest, Batch, DataPlaneExtension
+from tokenspeed_hookspecs import AdmittedRequest, Batch, DataPlaneExtension, FinishReason
 
 
 @define
@@ -50,6 +51,7 @@ class Extensions:
         self._prepare_inputs = _bound(extensions, "prepare_inputs")
         self._logits = _bound(extensions, "logits")
         self._sampled = _bound(extensions, "sampled")
+        self._endings = _bound(extensions, "endings")
         self._on_release = _bound(extensions, "on_release")
 
     def build_model(self, model: object) -> None:
@@ -76,6 +78,13 @@ class Extensions:
     def sampled(self, batch: Batch, tokens: Tensor) -> None:
         """Show the tokens."""
         self._sampled.call(batch, tokens)
+
+    def endings(self, batch: Batch) -> dict[int, FinishReason]:
+        """The requests this forward ends, by row; an earlier extension's word stands."""
+        found: dict[int, FinishReason] = {}
+        for name in self._endings.functions:
+            found = {**self._endings.call_one(name, batch), **found}
+        return found
 
     def released(self, request_ids: Sequence[str]) -> None:
         """Tell of requests that ended."""

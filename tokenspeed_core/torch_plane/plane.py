@@ -106,15 +106,18 @@ class TorchDataPlane:
         if plan.batch is None:
             return None
         self._num_in_flight += 1
-        return TorchForward(task)
+        return TorchForward(task, plan.batch)
 
     def complete(self, pending: PendingForward) -> ForwardResult:
         """Wait for a forward and return its result."""
         assert isinstance(pending, TorchForward), "a plane completes what it executed"
-        outputs = self._started()[0].result(pending.task)
+        thread, runner = self._started()
+        outputs = thread.result(pending.task)
         self._num_in_flight -= 1
         assert outputs is not None, "only a plan with a batch gives a forward"
-        return outputs.result()
+        result = outputs.result()
+        result.endings = runner.extensions.endings(pending.batch)
+        return result
 
     def poll_cache_operations(self) -> Sequence[CacheAcknowledgment]:
         """The operations whose bytes are in place since the last call.

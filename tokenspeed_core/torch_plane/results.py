@@ -10,7 +10,7 @@ from tokenspeed_core.torch_plane.device import Device, Mark
 from tokenspeed_core.torch_plane.logprobs import Scores
 from tokenspeed_core.torch_plane.plane_thread import Task
 from tokenspeed_core.torch_plane.sampler import Sampled
-from tokenspeed_hookspecs import Alternatives, ForwardResult
+from tokenspeed_hookspecs import Alternatives, Batch, ForwardResult
 
 
 @frozen(eq=False)
@@ -42,6 +42,7 @@ class TorchForward:
     """A forward that was posted to the plane's thread."""
 
     task: Task[Outputs | None]
+    batch: Batch
 
 
 def collect(
