@@ -42,7 +42,9 @@ def compose(
     frontend = InProcessFrontend()
     tokenizer = _tokenizer(chosen, progress or Silent())
     around = Surroundings(
-        frontend=frontend, decode_text=tokenizer.decode if tokenizer is not None else None
+        frontend=frontend,
+        decode_text=tokenizer.decode if tokenizer is not None else None,
+        tokenizer=tokenizer,
     )
     rank = build_rank(chosen, plugins, surroundings=around)
     return LocalEngine(rank, frontend, tokenizer=tokenizer)
