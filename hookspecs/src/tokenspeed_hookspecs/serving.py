@@ -181,6 +181,10 @@ class FrontendServer(Protocol):
         read); asked before any engine starts."""
         ...
 
+    def example(self, url: str, model: str) -> str:
+        """A shell line that shows a client at work, for whoever just started the server."""
+        ...
+
     async def serve(self, context: ServingContext) -> None:
         """Serve until cancelled, then close every port and connection."""
         ...
