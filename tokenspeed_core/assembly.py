@@ -16,9 +16,8 @@ from tokenspeed_core.config.nearest import unknown
 from tokenspeed_core.engine import LocalEngine
 from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.frontends.in_process import InProcessFrontend
-from tokenspeed_core.models.progress import Progress, Silent
-from tokenspeed_core.models.resolve import resolve_model
-from tokenspeed_core.models.tokenizer import Tokenizer
+from tokenspeed_core.model_tokenizer import model_tokenizer
+from tokenspeed_core.models.progress import Progress
 
 
 def compose(
@@ -40,7 +39,7 @@ def compose(
         options["model"] = model
     chosen = with_options(config or EngineConfig(), options)
     frontend = InProcessFrontend()
-    tokenizer = _tokenizer(chosen, progress or Silent())
+    tokenizer = model_tokenizer(chosen, progress)
     around = Surroundings(
         frontend=frontend,
         decode_text=tokenizer.decode if tokenizer is not None else None,
@@ -65,10 +64,3 @@ def with_options(config: EngineConfig, options: Mapping[str, Any]) -> EngineConf
     if problems:
         raise ConfigError(problems)
     return from_tables(tables)
-
-
-def _tokenizer(config: EngineConfig, progress: Progress) -> Tokenizer | None:
-    """The model's tokenizer; a scripted data plane and a model given as an object have none."""
-    if config.engine.data_plane == "scripted" or "model" in config.data_plane:
-        return None
-    return resolve_model(config.engine.model, progress).load_tokenizer()

@@ -29,17 +29,29 @@ Run = Callable[[list[str]], int]
 
 @frozen
 class Command:
-    """A subcommand of ours: the module whose `run` it is, imported only to run it."""
+    """A subcommand of ours: a module's function, imported only to run it."""
 
     module: str
     help: str
+    function: str = "run"
 
 
+OPERATE = "tokenspeed_core.cli.operate"
 COMMANDS = {
+    "serve": Command("tokenspeed_core.cli.serve", "answer clients over HTTP"),
+    "engine": Command("tokenspeed_core.cli.engine", "run one engine behind a gateway"),
     "generate": Command("tokenspeed_core.cli.generate", "complete prompts"),
     "chat": Command("tokenspeed_core.cli.chat", "talk to the model"),
     "plugins": Command("tokenspeed_core.cli.plugins", "show the plugins, and each hook's order"),
     "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),
+    "top": Command("tokenspeed_core.cli.top", "watch a running server"),
+    "pause": Command(OPERATE, "let no request run in a running server", "pause"),
+    "resume": Command(OPERATE, "let requests run again", "resume"),
+    "flush": Command(OPERATE, "empty a running server's prefix cache", "flush"),
+    "release": Command(OPERATE, "give a running server's memory back", "release"),
+    "wake": Command(OPERATE, "take released memory again", "wake"),
+    "weights": Command(OPERATE, "load other weights into a running server", "weights"),
+    "profile": Command(OPERATE, "trace a running server", "profile"),
 }
 
 
@@ -69,7 +81,8 @@ def _run(given: list[str]) -> int:
 
 def _find(name: str) -> Run:
     if name in COMMANDS:
-        run: Run = importlib.import_module(COMMANDS[name].module).run
+        command = COMMANDS[name]
+        run: Run = getattr(importlib.import_module(command.module), command.function)
         return run
     theirs = _of_plugins()
     if name not in theirs:
