@@ -25,6 +25,7 @@ from tokenspeed_core.testing import (
 from tokenspeed_hookspecs import (
     AddRequest,
     AdmissionStage,
+    ControlRequest,
     Engine,
     Hold,
     LogprobOptions,
@@ -38,6 +39,18 @@ from tokenspeed_hookspecs import (
 
 BATCHES, SEEDS_A_BATCH = 12, 20
 END_TOKEN = 77
+OPERATIONS = (
+    ControlRequest("pause", {"mode": "abort"}),
+    ControlRequest("pause", {"mode": "wait"}),
+    *[ControlRequest("pause", {"mode": "keep"})] * 2,
+    *[ControlRequest("resume")] * 4,
+    ControlRequest("flush_cache"),
+    ControlRequest("release_memory"),
+    ControlRequest("release_memory", {"tags": ["weights"]}),
+    *[ControlRequest("resume_memory")] * 3,
+    ControlRequest("update_weights_from_disk", {"model_path": "m"}),
+    ControlRequest("update_weights_from_disk", {"model_path": "m", "flush_cache": False}),
+)
 
 
 @frozen
@@ -72,19 +85,18 @@ class Arrival:
 
 @frozen
 class Workload:
-    """An engine and its traffic, both made from a seed alone; it is frozen in `frozen` rounds."""
+    """An engine, its traffic, and what operators ask of it in which round; all from a seed."""
 
     seed: int
     setup: EngineSetup
     arrivals: list[Arrival]
-    frozen: range
+    operations: list[tuple[int, ControlRequest]]
 
     @classmethod
     def of(cls, seed: int) -> Workload:
         """The workload of a seed."""
         rng = random.Random(seed)
-        start = rng.randint(0, 60)
-        return cls(seed, _setup(rng), _arrivals(rng), range(start, start + rng.choice([0, 0, 9])))
+        return cls(seed, _setup(rng), _arrivals(rng), _operations(rng))
 
 
 class Waiting(Plugin):
@@ -183,6 +195,14 @@ def _arrivals(rng: random.Random) -> list[Arrival]:
     return arrivals
 
 
+def _operations(rng: random.Random) -> list[tuple[int, ControlRequest]]:
+    """None for half the seeds; in the others any in any order, so some are refused."""
+    if rng.random() < 0.5:
+        return []
+    rounds = sorted(rng.randint(0, 60) for _ in range(rng.randint(1, 8)))
+    return [(number, rng.choice(OPERATIONS)) for number in rounds]
+
+
 def run(workload: Workload, *, depth: int | None = None) -> EngineFixture:
     """Run a workload to idle, which checks the engine; then each stream against its plan."""
     setup = workload.setup if depth is None else evolve(workload.setup, depth=depth)
@@ -193,29 +213,41 @@ def run(workload: Workload, *, depth: int | None = None) -> EngineFixture:
             engine.plane.faults.at_token(name, arrival.ends_at, fault=RowFault(token=END_TOKEN))
         if arrival.nan_at is not None:
             engine.plane.faults.at_token(name, arrival.nan_at, fault=RowFault(is_nan=True))
-    last = max(max(a.round, a.abort_round or 0) for a in workload.arrivals)
-    for number in range(max(last, workload.frozen.stop) + 1):
+    rounds = [max(a.round, a.abort_round or 0) for a in workload.arrivals]
+    for number in range(max([*rounds, *(at for at, _ in workload.operations)]) + 1):
         _send(engine, workload, number=number)
         engine.round()
+    _wake(engine)
     engine.to_idle()
+    asked = sorted(request.name for _, request in workload.operations)
+    assert sorted(reply.name for reply in engine.received.replies) == asked
     for arrival in workload.arrivals:
         _check(engine, arrival)
     return engine
 
 
 def _send(engine: EngineFixture, workload: Workload, *, number: int) -> None:
-    """Do what is due before a round: freezes and thaws, aborts, arrivals."""
-    controls, plugin = engine.loop.controls, engine.rank.plugins[0].instance
+    """Do what is due before a round: operations, aborts, arrivals."""
+    plugin = engine.rank.plugins[0].instance
     assert isinstance(plugin, Waiting)
-    if number in workload.frozen:
-        controls.pause("keep")
-    elif number == workload.frozen.stop and len(workload.frozen):
-        controls.resume()
+    engine.put(*(request for at, request in workload.operations if at == number))
     ended = [a for a in workload.arrivals if a.abort_round == number]
     plugin.due = [a.message.request_id for a in ended if a.told and a.round < number]
     engine.put(*(a.message for a in workload.arrivals if a.round == number))
     names = [a.message.request_id for a in ended]
     engine.abort(*(name for name in names if name not in plugin.due))
+
+
+def _wake(engine: EngineFixture) -> None:
+    """Let what drains be answered, then run again whatever the state."""
+    controls = engine.loop.controls
+    engine.run_until(lambda: controls.drain is None and not engine.loop.gate.is_busy)
+    if controls.released:
+        regions = controls.to_resume()
+        assert isinstance(regions, tuple)
+        engine.plane.resume_memory(regions)
+        controls.finish_resume(regions)
+    assert controls.resume().success
 
 
 def _check(engine: EngineFixture, arrival: Arrival) -> None:
@@ -225,7 +257,8 @@ def _check(engine: EngineFixture, arrival: Arrival) -> None:
     is_refused = stream.finish is not None and stream.finish.status_code == 400
     assert len(ends) == (0 if is_refused else 1), f"{name} was released {ends}"
     expected = arrival.expected(engine.scheduler.max_request_tokens)
-    if arrival.abort_round is None and not is_refused:
+    by_pause = stream.finish is not None and stream.finish.message == "Aborted by pause"
+    if arrival.abort_round is None and not is_refused and not by_pause:
         assert stream.tokens == expected, name
         assert stream.finish is not None, f"{name} has no end"
     else:
@@ -249,7 +282,7 @@ def test_random_traffic_ends_once_and_leaves_nothing(batch: int) -> None:
 def test_tokens_do_not_depend_on_the_depth(batch: int) -> None:
     """Without aborts, which a depth answers at another token, all depths deliver the same."""
     for seed in range(10_000 + 10 * batch, 10_000 + 10 * (batch + 1)):
-        workload = Workload.of(seed)
+        workload = evolve(Workload.of(seed), operations=[])
         names = [a.message.request_id for a in workload.arrivals if a.abort_round is None]
         engines = [run(workload, depth=depth) for depth in (0, 1, 2)]
         found = [[(e.received[n].tokens, e.received[n].kind) for n in names] for e in engines]
