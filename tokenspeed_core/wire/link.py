@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""The two data sockets of an engine that a front end has accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import zmq
+
+from tokenspeed_core.wire.codec import encode_death
+from tokenspeed_core.wire.handshake import Init, unpack_identity
+from tokenspeed_core.wire.outputs import pack_batch, pack_own_batch
+from tokenspeed_core.wire.packing import MAX_CONTROL_BYTES
+from tokenspeed_core.wire.sockets import WatchedSocket, milliseconds
+from tokenspeed_hookspecs import Load, OutputBatch
+
+# A gateway that is so many batches behind has stopped reading.
+SEND_HIGH_WATER = 256
+
+
+class Link:
+    """Messages of one front end in, frames out; a frame that is not taken at once is kept."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        init: Init,
+        *,
+        identity: bytes,
+        registration: bytes,
+    ) -> None:
+        self.is_own_client = init.is_own_client
+        self.engine_index = unpack_identity(identity)
+        self.unsent: Sequence[bytes] | None = None
+        self._input = WatchedSocket(
+            context,
+            zmq.DEALER,
+            address=init.input_address,
+            options={zmq.ROUTING_ID: identity, zmq.MAXMSGSIZE: MAX_CONTROL_BYTES},
+        )
+        self._output = WatchedSocket(
+            context,
+            zmq.PUSH,
+            address=init.output_address,
+            options={zmq.SNDHWM: SEND_HIGH_WATER},
+        )
+        self._input.send([registration])
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a connection dropped; it does not come back."""
+        return self._input.is_lost or self._output.is_lost
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether both connections stand."""
+        return self._input.is_connected and self._output.is_connected
+
+    def wait(self, wake: int, timeout_s: float, *, is_reading: bool) -> None:
+        """Wait for something to do: a message, room for the unsent frame, a change, a wake."""
+        poller = zmq.Poller()
+        self._input.watch(poller, zmq.POLLIN if is_reading else 0)
+        self._output.watch(poller, zmq.POLLOUT if self.unsent is not None else 0)
+        poller.register(wake, zmq.POLLIN)
+        poller.poll(milliseconds(timeout_s))
+        self._input.look()
+        self._output.look()
+
+    def receive(self) -> list[bytes] | None:
+        """A message that is there, or None."""
+        return self._input.receive()
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send a message after the unsent one, which must be gone."""
+        assert self.unsent is None, "a message is still unsent"
+        if not self._output.send(frames):
+            self.unsent = frames
+
+    def send_unsent(self) -> bool:
+        """Try the unsent message again; whether none is left."""
+        if self.unsent is not None and self._output.send(self.unsent):
+            self.unsent = None
+        return self.unsent is None
+
+    def pack(self, outputs: OutputBatch, load: Load | None) -> list[bytes]:
+        """A batch as this front end reads it."""
+        pack = pack_own_batch if self.is_own_client else pack_batch
+        return [pack(outputs, load, engine_index=self.engine_index)]
+
+    def say_death(self) -> None:
+        """Tell the front end that the engine ends, if it is there and takes the message at once."""
+        if self._output.is_connected and not self.is_lost:
+            self._output.send(encode_death(self.engine_index if self.is_own_client else None))
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close both sockets; what was sent has so long to leave."""
+        self._input.close()
+        self._output.close(linger_s)
