@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PLUGIN_GROUPS = ("tokenspeed.plugins", "tokenspeed.frontends")
 PROJECTS = {
     file.parent.relative_to(ROOT).as_posix(): tomllib.loads(file.read_text(encoding="utf-8"))
     for file in [
@@ -47,7 +48,8 @@ def test_a_plugin_has_one_name() -> None:
         name = folder.removeprefix("plugins/")
         project = PROJECTS[folder]["project"]
         assert project["name"] == f"tokenspeed-{name.replace('_', '-')}"
-        assert list(project["entry-points"]["tokenspeed.plugins"]) == [name]
+        points = project["entry-points"]
+        assert [name] in [list(points.get(group, ())) for group in PLUGIN_GROUPS]
         assert (ROOT / folder / "src" / f"tokenspeed_{name}" / "py.typed").exists()
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""An OpenAI-compatible HTTP front end."""

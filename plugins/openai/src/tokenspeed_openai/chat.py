@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+from msgspec import UNSET
+from starlette.requests import Request
+
+from tokenspeed_hookspecs import LogprobOptions
+from tokenspeed_openai.bodies import decode, read_body
+from tokenspeed_openai.choices import Piece
+from tokenspeed_openai.conversations import conversation_prompt
+from tokenspeed_openai.deployment import Deployment, Limits
+from tokenspeed_openai.errors import invalid
+from tokenspeed_openai.generation import Answer, Answering, Head, Wanted
+from tokenspeed_openai.requests import ChatRequest
+from tokenspeed_openai.responses import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatLogprobs,
+    ChunkChoice,
+    Delta,
+    Usage,
+)
+from tokenspeed_openai.sampling import check_budget, check_prompts, sampling_of
+from tokenspeed_openai.scores import ChatScores
+from tokenspeed_openai.texts import Texts
+
+ANY_OBJECT: Mapping[str, object] = {"type": "object"}
+JSON_FEATURE = "json_schema"
+
+
+@frozen
+class ChatApi:
+    """The endpoint."""
+
+    deployment: Deployment
+
+    async def complete(self, request: Request) -> Answer:
+        """Answer a conversation."""
+        deployment = self.deployment
+        content = await read_body(request, deployment.options.max_body_bytes)
+        limits = deployment.limits
+        body, extras = decode(content, ChatRequest, features=limits.features)
+        deployment.check_model(body.model)
+        deployment.check_alive()
+        features = {**extras, **_form_features(body, limits)}
+        wanted = await self._wanted(body, features)
+        answering = Answering.begin(deployment, wanted, prefix="chatcmpl")
+        shape = ChatShape(body, wanted, head=answering.head, texts=deployment.texts)
+        return await answering.answer(request, shape)
+
+    async def _wanted(self, body: ChatRequest, features: Mapping[str, object]) -> Wanted:
+        logprobs = _logprobs(body)
+        limits, texts = self.deployment.limits, self.deployment.texts
+        prompts = [await conversation_prompt(body, texts)]
+        check_prompts(prompts, limits, choices=body.n or 1, field="messages")
+        max_tokens, budget_field = body.max_completion_tokens, "max_completion_tokens"
+        if max_tokens is None:  # its older name
+            max_tokens, budget_field = body.max_tokens, "max_tokens"
+        check_budget(prompts, limits, max_tokens=max_tokens, field=budget_field)
+        sampling = sampling_of(body, limits, max_tokens=max_tokens)
+        return Wanted(
+            body=body, prompts=prompts, sampling=sampling, logprobs=logprobs, features=features
+        )
+
+
+class ChatShape:
+    """The answers to one conversation, as OpenAI writes them."""
+
+    def __init__(self, body: ChatRequest, wanted: Wanted, *, head: Head, texts: Texts) -> None:
+        self._body = body
+        self._wanted = wanted
+        self._head = head
+        self._scores = ChatScores(texts, body.top_logprobs or 0) if body.logprobs else None
+        options = body.stream_options
+        # A client that asked for usage is told in each event that it is still to come.
+        self._no_usage = None if options is not None and options.include_usage else UNSET
+
+    def opening(self) -> Sequence[ChatChunk]:
+        """Who speaks, for each answer."""
+        parts = [
+            ChunkChoice(index=index, delta=Delta(role="assistant", content=""))
+            for index in range(self._wanted.width)
+        ]
+        return [self.event([part], None) for part in parts]
+
+    def part(self, piece: Piece) -> ChunkChoice:
+        """What a piece adds to its answer."""
+        part = ChunkChoice(
+            index=piece.index, delta=Delta(content=piece.text), finish_reason=piece.finish
+        )
+        if self._scores is not None:
+            part.logprobs = self._scores.add(piece.chunk)
+        if piece.finish is not None:
+            part.stop_reason = piece.stop_reason
+        if self._body.return_token_ids:
+            part.token_ids = piece.chunk.token_ids
+        return part
+
+    def event(self, parts: Sequence[ChunkChoice], usage: Usage | None) -> ChatChunk:
+        """An event of the stream."""
+        return ChatChunk(choices=list(parts), usage=usage or self._no_usage, **self._head)
+
+    def whole(self, parts: Sequence[ChunkChoice], usage: Usage) -> ChatCompletion:
+        """The answer in one body."""
+        choices: list[list[ChunkChoice]] = [[] for _ in range(self._wanted.width)]
+        for part in parts:
+            choices[part.index].append(part)
+        whole = ChatCompletion(
+            choices=[_joined(found) for found in choices], usage=usage, **self._head
+        )
+        if self._body.return_token_ids:
+            whole.prompt_token_ids = list(self._wanted.prompts[0].token_ids)
+        return whole
+
+
+def _joined(parts: Sequence[ChunkChoice]) -> ChatChoice:
+    last = parts[-1]
+    text = "".join(part.delta.content or "" for part in parts)
+    choice = ChatChoice(
+        index=last.index,
+        message=AnswerMessage(content=text),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason or None,
+    )
+    if last.logprobs is not None:
+        scored = [part.logprobs.content for part in parts if part.logprobs is not None]
+        choice.logprobs = ChatLogprobs(content=[entry for content in scored for entry in content])
+    if last.token_ids is not UNSET:
+        choice.token_ids = [token for part in parts for token in part.token_ids or ()]
+    return choice
+
+
+def _logprobs(body: ChatRequest) -> LogprobOptions | None:
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
+    return LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
+
+
+def _form_features(body: ChatRequest, limits: Limits) -> dict[str, object]:
+    """What an answer's form asks of a plugin; refused where none is there."""
+    if body.tools and body.tool_choice != "none":
+        raise invalid("tools are not supported: the model's calls would not be told apart", "tools")
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return {}
+    if JSON_FEATURE not in limits.features:
+        raise invalid(
+            f"response_format {wanted.type!r} needs a plugin that constrains the output, and this "
+            "engine has none",
+            "response_format",
+        )
+    if wanted.type == "json_object":
+        return {JSON_FEATURE: ANY_OBJECT}
+    if wanted.json_schema is None:
+        raise invalid(
+            "response_format 'json_schema' needs the schema", "response_format.json_schema"
+        )
+    return {JSON_FEATURE: wanted.json_schema.schema}

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""Messages of the API as chat templates expect them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from tokenspeed_openai.requests import ChatMessage, ToolCall
+from tokenspeed_openai.texts import Prompt, Texts
+
+
+class Conversation(Protocol):
+    """A body that holds one."""
+
+    @property
+    def messages(self) -> Sequence[ChatMessage] | None:
+        """The messages, in order."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None:
+        """Whether the model is to answer; it is, unless this says no."""
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any] | None:
+        """Variables of the template."""
+
+
+async def conversation_prompt(body: Conversation, texts: Texts) -> Prompt:
+    """A conversation as the tokens the model continues."""
+    return await texts.encode_chat(
+        [_message(each) for each in body.messages or ()],
+        add_generation_prompt=body.add_generation_prompt is not False,
+        variables=body.chat_template_kwargs,
+    )
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    content = message.content
+    text = content if isinstance(content, str) else "".join(part.text for part in content or ())
+    # Templates were written before OpenAI renamed the role.
+    role = "system" if message.role == "developer" else message.role
+    found: dict[str, Any] = {"role": role, "content": text}
+    if message.name is not None:
+        found["name"] = message.name
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        found["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return found
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """Templates want the arguments as an object; the API has them as its text."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": call.type, "function": function}

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""The bodies this server answers with."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+FinishWord = Literal["stop", "length", "abort"]
+
+
+class PromptDetails(Struct):
+    """What of a prompt came from the prefix cache."""
+
+    cached_tokens: int = 0
+
+
+class Usage(Struct, kw_only=True):
+    """Tokens of a request, summed over its choices; a shared prompt counts once."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: PromptDetails
+
+
+class CompletionLogprobs(Struct, kw_only=True):
+    """Scores of a completion's tokens, a list entry each; None for a prompt's first token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    """One completion; `stop_reason` is the stop string or token, or why it was aborted."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishWord | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class Completion(Struct, kw_only=True):
+    """The answer to `POST /v1/completions`, and each event of its stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: Literal["text_completion"] = "text_completion"
+    usage: Usage | UnsetType | None = UNSET
+
+
+class Score(Struct, kw_only=True):
+    """A token with its logprob; `bytes` are its own, which need not be whole characters."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenScore(Score, kw_only=True):
+    """A token of an answer, and the most likely ones at its place."""
+
+    top_logprobs: list[Score]
+
+
+class ChatLogprobs(Struct, kw_only=True):
+    """Scores of an answer's tokens."""
+
+    content: list[TokenScore]
+    refusal: None = None
+
+
+class AnswerMessage(Struct, kw_only=True):
+    """What the model said."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(Struct, kw_only=True):
+    """One answer; `stop_reason` is the stop string or token, or why it was aborted."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishWord | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(Struct, kw_only=True):
+    """The answer to `POST /v1/chat/completions`."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    object: Literal["chat.completion"] = "chat.completion"
+    usage: Usage | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class Delta(Struct, kw_only=True, omit_defaults=True):
+    """What a chunk adds to an answer."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChunkChoice(Struct, kw_only=True):
+    """A chunk's part of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishWord | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(Struct, kw_only=True):
+    """Each event of a streamed answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: Usage | UnsetType | None = UNSET
+
+
+class ModelCard(Struct, kw_only=True):
+    """A model that is served."""
+
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    object: Literal["model"] = "model"
+    owned_by: str = "tokenspeed"
+
+
+class ModelList(Struct, kw_only=True):
+    """The models that are served: one."""
+
+    data: list[ModelCard]
+    object: Literal["list"] = "list"
+
+
+class Tokens(Struct, kw_only=True):
+    """The answer to `POST /tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Text(Struct, kw_only=True):
+    """The answer to `POST /detokenize`."""
+
+    prompt: str
+
+
+class Version(Struct, kw_only=True):
+    """The engine's version, and this server's."""
+
+    version: str
+    server: str
+
+
+class Health(Struct, kw_only=True):
+    """Whether requests can run."""
+
+    status: Literal["ok", "failed"]
+    reason: str | None = None
+
+
+class Reply(Struct, kw_only=True):
+    """One engine's reply to a control operation."""
+
+    success: bool
+    message: str = ""
+    values: dict[str, Any] = {}
+
+
+class Replies(Struct, kw_only=True):
+    """Every engine's reply; `success` is that of all of them."""
+
+    success: bool
+    message: str
+    engines: list[Reply]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Answers that end when their client does: server-sent events, and the watch over a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from typing import TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from tokenspeed_hookspecs import EngineUnavailableError
+from tokenspeed_openai.errors import ApiError, ErrorBody, unavailable
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; nobody reads an answer."""
+
+
+async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """Do the work, or cancel it when the client leaves; its body must have been read.
+
+    ClientGoneError: it left. Whoever cancels this cancels the work.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGoneError
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+def event(data: msgspec.Struct) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+class EventStream:
+    """An ASGI response of events that are ready to be sent.
+
+    It begins with the first event, so that an error before it still has its own status; a later
+    one becomes the last event.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes], headers: list[tuple[bytes, bytes]]) -> None:
+        self._events = events
+        self._headers = [*HEADERS, *headers]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the last, or until the client leaves."""
+        try:
+            await until_gone(receive, self._send(send))
+        except ClientGoneError:
+            return
+
+    async def _send(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            first = await anext(events)
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            await _send_part(send, first)
+            try:
+                async for data in events:
+                    await _send_part(send, data)
+            except ApiError as error:
+                await _send_part(send, event(ErrorBody(error.detail)))
+            except EngineUnavailableError as error:
+                await _send_part(send, event(ErrorBody(unavailable(error).detail)))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_part(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""Text to tokens and back, where a long text must not hold up the streams of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from attrs import frozen
+
+from tokenspeed_hookspecs import Detokenizer, Tokenizer
+from tokenspeed_openai.errors import ApiError, invalid
+
+T = TypeVar("T")
+
+# Characters that take about a millisecond; what is longer goes to a thread, so many at a time.
+LONG_TEXT = 4096
+LONG_TEXTS_AT_ONCE = 2
+
+
+@frozen
+class Prompt:
+    """What the model continues; `text` is None where only the tokens came."""
+
+    token_ids: Sequence[int]
+    text: str | None = None
+
+
+class NoText:
+    """Stands for a detokenizer where there is no tokenizer: every text is empty."""
+
+    matched: str | None = None
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """No text."""
+        return ""
+
+    def flush(self) -> str:
+        """No text."""
+        return ""
+
+
+class Texts:
+    """The tokenizer, and how its errors are told; `field` names the field that held the text."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._long = asyncio.Semaphore(LONG_TEXTS_AT_ONCE)
+
+    async def encode(self, text: str, *, add_special: bool = True, field: str = "prompt") -> Prompt:
+        """A text's tokens."""
+        encode = self._need(field).encode
+        ids = await self._run(
+            lambda: encode(text, add_special=add_special), size=len(text), field=field
+        )
+        return Prompt(ids, text)
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> Prompt:
+        """A conversation's tokens, through the chat template."""
+        encode = self._need("messages").encode_chat
+        size = sum(len(str(message["content"])) for message in messages) + 32 * len(messages)
+        ids = await self._run(
+            lambda: encode(
+                messages, add_generation_prompt=add_generation_prompt, variables=variables
+            ),
+            size=size,
+            field="messages",
+        )
+        return Prompt(ids)
+
+    async def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of a whole sequence."""
+        decode = self._need("tokens").decode
+        return await self._run(
+            lambda: decode(token_ids, skip_special=skip_special),
+            size=len(token_ids),
+            field="tokens",
+        )
+
+    def reader(self, *, skip_special: bool, stops: Sequence[str]) -> Detokenizer:
+        """What turns one request's tokens into text."""
+        if self._tokenizer is not None:
+            return self._tokenizer.detokenizer(skip_special=skip_special, stops=stops)
+        if stops:
+            raise invalid("This engine has no tokenizer; use stop_token_ids", param="stop")
+        return NoText()
+
+    def has_no_text(self, token_id: int) -> bool:
+        """Whether a token is a mark that texts leave out."""
+        return self._tokenizer is None or token_id in self._tokenizer.special_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; none without a tokenizer."""
+        return b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
+
+    def _need(self, field: str) -> Tokenizer:
+        if self._tokenizer is None:
+            raise invalid(
+                "This engine has no tokenizer; send a prompt as token ids to /v1/completions",
+                param=field,
+            )
+        return self._tokenizer
+
+    async def _run(self, work: Callable[[], T], *, size: int, field: str) -> T:
+        try:
+            if size < LONG_TEXT:
+                return work()
+            async with self._long:
+                return await asyncio.to_thread(work)
+        except ValueError as error:
+            raise ApiError(400, str(error), param=field) from error
+
+
+def spelled(token: bytes) -> str:
+    """A token's text; what is no whole character is spelled as OpenAI does: `bytes:\\xf0\\x9f`."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
