@@ -48,6 +48,16 @@ class AdmittedRequest:
     features: Mapping[str, object]
 
 
+@frozen
+class ForwardTable:
+    """What each data-parallel rank forwards in a round, in rank order: input tokens, requests, and
+    how many of these are prompts. A rank without tokens takes part with an idle forward."""
+
+    tokens: tuple[int, ...]
+    requests: tuple[int, ...]
+    extends: tuple[int, ...]
+
+
 @define(eq=False)
 class LogprobPlan:
     """The logprobs a forward computes beyond its sampled tokens'.
@@ -68,9 +78,10 @@ class LogprobPlan:
 @define(eq=False)
 class Dispatch:
     """What a round hands the data plane besides its plan. `inputs` holds, by plugin name, what a
-    plugin's `dispatch` hook attached for its extension."""
+    plugin's `dispatch` hook attached for its extension; `table` is there with data parallelism."""
 
     logprobs: LogprobPlan | None = None
+    table: ForwardTable | None = None
     inputs: dict[str, object] = field(factory=dict)
 
 
@@ -164,6 +175,11 @@ class DataPlane(Protocol):
         """Run a plan without waiting; returns the forward to complete if the plan has a batch."""
         ...
 
+    def idle_forward(self, table: ForwardTable) -> None:
+        """Take part in the other ranks' forward without a row of its own, behind what was asked
+        before, and without waiting for it."""
+        ...
+
     def complete(self, pending: PendingForward) -> ForwardResult:
         """Wait for a forward's result."""
         ...
@@ -219,6 +235,7 @@ __all__ = [
     "DataPlaneExtension",
     "Dispatch",
     "ForwardResult",
+    "ForwardTable",
     "LogprobPlan",
     "ModelInfo",
     "PendingForward",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field
 
-from tokenspeed_hookspecs.data_plane import Dispatch, ForwardResult
+from tokenspeed_hookspecs.data_plane import Dispatch, ForwardResult, ForwardTable
 from tokenspeed_hookspecs.outputs import Load
 from tokenspeed_hookspecs.requests import AddRequest, FinishedRequest
 from tokenspeed_hookspecs.scheduler import Batch, Plan
@@ -42,6 +42,7 @@ class Round:
     dispatch: Dispatch | None = None
     commit_first: bool = False
     in_flight: int = 0  # forwards dispatched and not yet committed
+    table: ForwardTable | None = None  # what all ranks forward, with data parallelism
     forward: CommittedForward | None = None  # committed
     scheduler_events: Sequence[object] = ()
     finished: FinishedRequest | None = None  # request_finished

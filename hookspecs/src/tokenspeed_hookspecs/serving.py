@@ -157,7 +157,8 @@ class Tokenizer(Protocol):
 class ServingContext:
     """What a front end serves with. Call `ready` with the URL once clients can connect; `log` is
     the process's. `composition` is what the engine is composed of, as `tokenspeed plugins --json`
-    prints it."""
+    prints it. Once `serve` is cancelled, requests that run may go on for `drain_timeout_s`; new ones
+    find no port. Clients of a dead engine get their errors in that time."""
 
     client: EngineClient
     tokenizer: Tokenizer | None
@@ -165,6 +166,7 @@ class ServingContext:
     log: logging.Logger
     ready: Callable[[str], None]
     composition: Mapping[str, Any] = field(factory=dict)
+    drain_timeout_s: float = 5.0
 
 
 class FrontendServer(Protocol):
@@ -186,5 +188,6 @@ class FrontendServer(Protocol):
         ...
 
     async def serve(self, context: ServingContext) -> None:
-        """Serve until cancelled, then close every port and connection."""
+        """Serve until cancelled, then close every port and, when its requests ended or their time
+        is up, every connection."""
         ...
