@@ -157,8 +157,8 @@ class Tokenizer(Protocol):
 class ServingContext:
     """What a front end serves with. Call `ready` with the URL once clients can connect; `log` is
     the process's. `composition` is what the engine is composed of, as `tokenspeed plugins --json`
-    prints it. Once `serve` is cancelled, requests that run may go on for `drain_timeout_s`; new ones
-    find no port. Clients of a dead engine get their errors in that time."""
+    prints it. Once `serve` is cancelled new requests find no port, and those that run may go on for
+    `drain_timeout_s`."""
 
     client: EngineClient
     tokenizer: Tokenizer | None
