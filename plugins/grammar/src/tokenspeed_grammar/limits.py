@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""What a source may be at most, checked before a compiler sees it, in time linear in its length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenspeed_grammar.backend import GrammarError
+
+OPENING, CLOSING = b"[{", b"]}"
+NO_BRACKET = bytes(byte for byte in range(256) if byte not in OPENING + CLOSING)
+JSON_KINDS = ("json", "structural_tag")
+
+
+def check_depth(kind: str, source: str, *, most: int) -> None:
+    """GrammarError if JSON is nested deeper; compilers take time that grows fast with depth."""
+    if kind not in JSON_KINDS:
+        return
+    depth = json_depth(source)
+    if depth > most:
+        raise GrammarError(f"it is nested {depth} levels deep, and {most} are allowed")
+
+
+def json_depth(source: str) -> int:
+    """How deep the brackets of a JSON text nest; those inside strings do not count."""
+    # No parse: the standard library's keeps the interpreter to itself for its whole length.
+    plain = source.encode("utf-8", "replace").replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(plain.split(b'"')[::2])
+    brackets = np.frombuffer(outside.translate(None, NO_BRACKET), dtype=np.uint8)
+    if not brackets.size:
+        return 0
+    opens = np.isin(brackets, np.frombuffer(OPENING, dtype=np.uint8))
+    return int(np.where(opens, 1, -1).cumsum().max())

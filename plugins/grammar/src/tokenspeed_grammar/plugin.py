@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""The plugin: claims the features, compiles during admission, constrains on the data plane."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import frozen
+
+from tokenspeed_grammar.flags import REQUEST_FLAGS
+from tokenspeed_grammar.keys import FEATURES, key_of
+from tokenspeed_hookspecs import (
+    AdmissionStage,
+    DataPlane,
+    DataPlaneExtension,
+    Engine,
+    Plugin,
+    Refuse,
+    Request,
+    RequestFlag,
+    Round,
+    hookimpl,
+)
+
+if TYPE_CHECKING:
+    from tokenspeed_grammar.backend import Backend, CompiledGrammar, Matcher, Vocabulary
+    from tokenspeed_grammar.pool import CompilePool
+
+CLIENT_ERROR = 400
+MOST_THREADS = 4
+MIB = 1 << 20
+
+
+class GrammarPlugin(Plugin):
+    """Structured output: `json_schema`, `json_object`, `regex`, `ebnf`, `structural_tag`."""
+
+    name: ClassVar[str] = "grammar"
+    features: ClassVar[tuple[str, ...]] = tuple(FEATURES)
+    request_flags: ClassVar[tuple[RequestFlag, ...]] = REQUEST_FLAGS
+
+    @frozen(kw_only=True)
+    class Options:
+        """`compile_timeout_s` counts from a compile's start; after `max_retries` such timeouts a
+        source is refused for good. `threads` of 0: one a core, at most four. At most `queue_limit`
+        requests wait for their grammars; sources have at most `max_source_bytes`, nested at most
+        `max_depth` deep."""
+
+        backend: str = "llguidance"
+        compile_timeout_s: float = 30.0
+        max_retries: int = 2
+        any_whitespace: bool = True
+        cache_limit_mib: int = 512
+        threads: int = 0
+        queue_limit: int = 256
+        max_source_bytes: int = MIB
+        max_depth: int = 64
+
+    def __init__(self, options: Options, engine: Engine) -> None:
+        super().__init__(options, engine)
+        self._unsent: dict[str, tuple[Request, Matcher]] = {}
+
+    @hookimpl
+    def check_config(self, config: Mapping[str, Any]) -> Sequence[str]:
+        from tokenspeed_grammar.backend import load_backend
+
+        problems = []
+        if self.engine.tokenizer is None:
+            problems.append("grammars need the model's tokenizer, and this engine has none")
+        try:
+            load_backend(self.options.backend)
+        except ValueError as error:
+            problems.append(f"grammar.backend: {error}")
+        return problems
+
+    @hookimpl
+    def extend_data_plane(self, plane: DataPlane) -> Sequence[DataPlaneExtension]:
+        from tokenspeed_grammar.live import LiveGrammars
+
+        live = LiveGrammars(self._backend, self._vocabulary)
+        if plane.kind == "torch":
+            from tokenspeed_grammar.torch_extension import TorchGrammar
+
+            return [TorchGrammar(self.name, live)]
+        if plane.kind == "scripted":
+            from tokenspeed_grammar.scripted_extension import ScriptedGrammar
+
+            return [ScriptedGrammar(self.name, live)]
+        raise ValueError(f"grammar knows the data planes torch and scripted, got {plane.kind!r}")
+
+    @hookimpl
+    def admission_stages(self) -> Sequence[AdmissionStage]:
+        from tokenspeed_grammar.cache import GrammarCache
+        from tokenspeed_grammar.stage import GrammarStage
+
+        options = self.options
+        cache = GrammarCache(
+            self._pool,
+            self.engine.clock,
+            limit_bytes=options.cache_limit_mib * MIB,
+            timeout_s=options.compile_timeout_s,
+            max_retries=options.max_retries,
+        )
+        replica = self.engine.ranks.replica
+        return [GrammarStage(self.name, cache, replica, self._attach, options.queue_limit)]
+
+    @hookimpl
+    def start(self) -> None:
+        self._pool.start()
+
+    @hookimpl
+    def stop(self) -> None:
+        self._pool.stop()
+
+    @hookimpl
+    def validate_request(self, round: Round) -> Refuse | None:
+        request = round.candidate
+        assert request is not None, "asked about a candidate"
+        try:
+            key = key_of(request.features)
+        except ValueError as error:
+            return Refuse(f"Invalid request: {error}", CLIENT_ERROR)
+        limit = self.options.max_source_bytes
+        if key is not None and len(key.source) > limit:
+            text = f"a grammar's source may have {limit} bytes, got {len(key.source)}"
+            return Refuse(f"Invalid request: {text}", CLIENT_ERROR)
+        return None
+
+    @hookimpl
+    def dispatch(self, round: Round) -> None:
+        if not self._unsent:
+            return
+        assert round.dispatch is not None, "a dispatch has its inputs"
+        unsent, self._unsent = self._unsent, {}
+        round.dispatch.inputs[self.name] = [
+            (request_id, matcher)
+            for request_id, (request, matcher) in unsent.items()
+            if request.finish_reason is None
+        ]
+
+    def _attach(self, request: Request, compiled: CompiledGrammar) -> None:
+        """Give a request its matcher, with the next forward: any of its own comes later."""
+        self._unsent[request.request_id] = (request, compiled.matcher())
+
+    @cached_property
+    def _pool(self) -> CompilePool:
+        from tokenspeed_grammar.pool import CompilePool
+
+        return CompilePool(self._compile, self.engine.clock, self._num_threads)
+
+    def _compile(self, kind: str, source: str) -> CompiledGrammar:
+        """Runs on the pool's threads."""
+        from tokenspeed_grammar.limits import check_depth
+
+        check_depth(kind, source, most=self.options.max_depth)
+        return self._backend.compile(kind, source)
+
+    @cached_property
+    def _backend(self) -> Backend:
+        from tokenspeed_grammar.backend import BackendSettings, load_backend
+
+        options = self.options
+        settings = BackendSettings(options.any_whitespace, self._num_threads)
+        return load_backend(options.backend)(self._vocabulary, settings)
+
+    @property
+    def _num_threads(self) -> int:
+        return int(self.options.threads) or min(os.cpu_count() or 1, MOST_THREADS)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        from tokenspeed_grammar.backend import Vocabulary
+
+        model, tokenizer = self.engine.model, self.engine.tokenizer
+        assert tokenizer is not None, "check_config asked for it"
+        return Vocabulary(tokenizer, model.vocab_size, tuple(model.eos_token_ids))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""The threads that compile. A compile cannot be stopped: a thread that is stuck is lost until it
+ends, so there are only so many, and none of them keeps the process alive."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from attrs import define, field
+
+from tokenspeed_grammar.backend import CompiledGrammar, GrammarError
+from tokenspeed_grammar.keys import GrammarKey
+from tokenspeed_hookspecs import Clock
+
+Compile = Callable[[str, str], CompiledGrammar]
+
+
+@define(eq=False)
+class CompileJob:
+    """One compile. Its thread sets `started_at`, then one of `compiled` and `reason`, then `done`;
+    it stays set, so that a compile that ends between two looks is still judged by its start."""
+
+    key: GrammarKey
+    is_wanted: Callable[[], bool]
+    started_at: float | None = None
+    compiled: CompiledGrammar | None = None
+    reason: str = ""
+    done: bool = False
+
+
+@define(eq=False)
+class CompilePool:
+    """Compiles jobs in their order, on `num_threads` threads."""
+
+    compile: Compile
+    clock: Clock
+    num_threads: int
+    _jobs: queue.SimpleQueue[CompileJob | None] = field(factory=queue.SimpleQueue, init=False)
+    _ended: queue.SimpleQueue[CompileJob] = field(factory=queue.SimpleQueue, init=False)
+    _num_started: int = field(default=0, init=False)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for number in range(self.num_threads):
+            name = f"tokenspeed-grammar-{number}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+            self._num_started += 1
+
+    def stop(self) -> None:
+        """Let each thread end after the compile it is in; nobody waits for it."""
+        for _ in range(self._num_started):
+            self._jobs.put(None)
+        self._num_started = 0
+
+    def submit(self, job: CompileJob) -> None:
+        """Queue a compile."""
+        self._jobs.put(job)
+
+    def ended(self) -> list[CompileJob]:
+        """The jobs that ended since the last call."""
+        found: list[CompileJob] = []
+        while True:
+            try:
+                found.append(self._ended.get_nowait())
+            except queue.Empty:
+                return found
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            # A job that lost its last waiter before it began is nobody's.
+            if job.is_wanted():
+                job.started_at = self.clock()
+                self._run(job)
+            job.done = True
+            self._ended.put(job)
+
+    def _run(self, job: CompileJob) -> None:
+        try:
+            job.compiled = self.compile(job.key.kind, job.key.source)
+        except GrammarError as error:
+            job.reason = str(error)
+        except Exception as error:
+            # Whatever a compiler raises for a source is that source's fault, and ends no thread.
+            job.reason = f"the compiler failed: {type(error).__name__}: {error}"
