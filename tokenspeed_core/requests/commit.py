@@ -168,12 +168,12 @@ class _Commit:
         if state is None or not state.is_live:
             self.tokens.drop(row)
             return
-        ending = self.result.endings.get(row)
-        if ending is not None and ending.kind is FinishKind.ABORT and not state.is_finished:
-            state.end_without_token(ending)
         is_numerical = row in self.nan_rows or state.has_nan_chunk
         if is_numerical and not state.is_finished:
             state.end_without_token(abort_reason(NAN_TEXT, error_type=NUMERICAL_ERROR))
+        ending = self.result.endings.get(row)
+        if ending is not None and ending.kind is FinishKind.ABORT and not state.is_finished:
+            state.end_without_token(ending)
         if is_numerical:
             self.tokens.drop(row)
         elif state.is_finished:
