@@ -76,6 +76,11 @@ class Admission:
         """Requests that wait for the end of a pause."""
         return len(self._withheld)
 
+    @property
+    def num_held(self) -> Mapping[str, int]:
+        """Requests held in each stage, by its name."""
+        return {stage.stage.name: len(stage.held) for stage in self._stages}
+
     def held_ids(self) -> list[str]:
         """The requests held in stages, by stage and in arrival order."""
         return [held.state.request_id for stage in self._stages for held in stage.held]
@@ -247,6 +252,7 @@ class Admission:
             if submission.state.is_finished:
                 self._outbox.end(submission.state)
             else:
+                submission.state.times.submitted = self._parts.clock()
                 ready.append(submission.spec)
         if ready:
             self._parts.scheduler.submit(ready)

@@ -15,6 +15,7 @@ from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.admission import Admission
 from tokenspeed_core.loop.cache_ledger import CacheLedger
 from tokenspeed_core.loop.controls import Controls
+from tokenspeed_core.loop.data_parallel import DataParallelRound
 from tokenspeed_core.loop.drains import Drains
 from tokenspeed_core.loop.gate import Gate
 from tokenspeed_core.loop.operations import Operations
@@ -25,12 +26,15 @@ from tokenspeed_core.requests.commit import Committer
 from tokenspeed_core.requests.finish import FinishRules
 from tokenspeed_core.requests.flight import InFlight, RowGatherer, plan_logprobs
 from tokenspeed_core.requests.outbox import Outbox
+from tokenspeed_core.requests.result_codec import decode, encode
 from tokenspeed_core.requests.table import RequestTable, abort_reason
 from tokenspeed_hookspecs import (
     AbortRequests,
     AddRequest,
+    Batch,
     CommittedForward,
     Dispatch,
+    ForwardResult,
     Load,
     Message,
     Plan,
@@ -76,7 +80,10 @@ class EventLoop:
         self._gatherer = RowGatherer(self.table)
         rules = FinishRules(limits.vocab_size, limits.eos_token_ids, decode_text=parts.decode_text)
         self._committer = Committer(self.table, self._outbox, rules, parts.clock)
+        dp = parts.ranks.dp
+        self._in_step = DataParallelRound(dp) if dp is not None else None
         self._forward_allowed = True
+        self._is_stopping = False
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Run rounds until one agrees to stop; an error names rank, round and phase."""
@@ -105,7 +112,7 @@ class EventLoop:
             self._poll_events(round)
         self.scheduler.advance()
         self._drain(round)
-        return start.stop
+        return self._is_stopping
 
     def _begin(self) -> Round:
         self.last_round = Round(self.last_round.number + 1)
@@ -117,13 +124,17 @@ class EventLoop:
         received: Sequence[Message] = ()
         frontend = self._parts.frontend
         if frontend is not None:
-            received = frontend.receive(IDLE_WAIT_S if self._is_idle(round) else None)
+            # While another rank forwards, its collectives cannot wait for our idle wait.
+            may_wait = self._in_step is None or self._in_step.was_idle
+            is_idle = may_wait and self._is_idle(round)
+            received = frontend.receive(IDLE_WAIT_S if is_idle else None)
             # Asked after the messages were taken, so that the last ones are still handled.
             stop_requested = stop_requested or frontend.is_closed
         report = self._hooks.round_report
         reports = report(round) if report is not None else None
         relayed = self._relay.exchange(stop_requested, received, reports=reports)
         round.reports = relayed.reports
+        self._is_stopping = relayed.stop
         return relayed
 
     def _is_idle(self, round: Round) -> bool:
@@ -216,12 +227,13 @@ class EventLoop:
 
     def _dispatch(self, round: Round, plan: Plan) -> None:
         """Hand the plan to the data plane; a round with nothing for the device leaves it alone."""
-        self.phase = "dispatch"
-        batch, dispatch = plan.batch, Dispatch()
+        batch = plan.batch
+        others_forward = self._step_together(round, batch)
         if batch is None:
-            if plan.needs_device:
-                self._plane.execute(plan, dispatch)
+            self._dispatch_nothing(round, plan, others_forward=others_forward)
             return
+        self.phase = "dispatch"
+        dispatch = Dispatch(table=round.table)
         rows = self._gatherer.gather(batch)
         if self.table.num_scored:
             dispatch.logprobs = plan_logprobs(batch, rows)
@@ -242,6 +254,26 @@ class EventLoop:
         logprobs = dispatch.logprobs
         self.in_flight.append(InFlight(batch, rows, pending, logprobs, round.number, now))
 
+    def _dispatch_nothing(self, round: Round, plan: Plan, *, others_forward: bool) -> None:
+        """A plan without a batch; where others forward this rank does so idly, unless its weights
+        are gone, and first commits what is in flight, since nothing follows that would."""
+        if others_forward:
+            self._commit_down_to(0, round)
+        if plan.needs_device:
+            self._plane.execute(plan, Dispatch(table=round.table))
+        if others_forward and round.table is not None and not self.controls.is_sleeping:
+            self._plane.idle_forward(round.table)
+
+    def _step_together(self, round: Round, batch: Batch | None) -> bool:
+        """Learn what every data-parallel rank does; True if others forward and this one not."""
+        if self._in_step is None:
+            return False
+        self.phase = "step"
+        found = self._in_step.exchange(batch, stop=self._is_stopping)
+        round.table = found.table
+        self._is_stopping = found.stop
+        return found.needs_idle_forward
+
     def _depth(self, round: Round) -> int:
         """A round without a forward drains fully, so that results never wait for future traffic."""
         return self._parts.settings.in_flight_depth if round.batch is not None else 0
@@ -250,7 +282,7 @@ class EventLoop:
         self.phase = "commit"
         while len(self.in_flight) > depth:
             flight = self.in_flight.popleft()
-            result = self._plane.complete(flight.pending)
+            result = self._sampled(self._plane.complete(flight.pending))
             released = len(self._outbox.released)
             outcome = self._committer.commit(flight, result)
             self.scheduler.commit(flight.batch, outcome)
@@ -259,12 +291,22 @@ class EventLoop:
                 round.forward = CommittedForward(flight.batch, result, ended, flight.number)
                 self._hooks.committed(round)
 
+    def _sampled(self, result: ForwardResult) -> ForwardResult:
+        """The last stage's result, on every stage; each has waited for its own forward by now."""
+        stages = self._parts.ranks.pp
+        if stages is None:
+            return result
+        last = stages.size - 1
+        if stages.index == last:
+            stages.broadcast(last, encode(result))
+            return result
+        return decode(stages.broadcast(last, b""))
+
     def _run_frozen(self, round: Round) -> None:
         """What is dispatched commits; cache and storage work goes on; no forward is planned."""
         self._commit_down_to(0, round)
         plan = self._plan(round)
-        if plan.needs_device:
-            self._plane.execute(plan, Dispatch())
+        self._dispatch_nothing(round, plan, others_forward=self._step_together(round, None))
         self._parts.sleep(FROZEN_SLEEP_S)
 
     def _poll_events(self, round: Round) -> None:

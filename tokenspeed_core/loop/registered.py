@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tokenspeed_core.loop.admission import Admission
 from tokenspeed_core.requests.outbox import Outbox
@@ -37,6 +37,16 @@ class RegisteredRequests:
     def ids(self) -> Sequence[str]:
         """Registered ids in the order of registration."""
         return self._table.ids()
+
+    @property
+    def num_held(self) -> Mapping[str, int]:
+        """How many requests each admission stage holds."""
+        return self._admission.num_held
+
+    @property
+    def num_refused(self) -> int:
+        """How many requests were refused since the start."""
+        return self._outbox.num_refused
 
     def abort(self, request_id: str, message: str, *, notify: bool = True) -> None:
         """End a request now if no forward of it runs, else at its next commit.

@@ -12,6 +12,7 @@ from tokenspeed_core.testing.scripted_frontend import ManualFrontend, ScriptedFr
 from tokenspeed_core.testing.scripted_options import Faults, RowFault, ScriptedOptions
 from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
 from tokenspeed_core.testing.streams import Chunk, Received, Stream
+from tokenspeed_core.testing.world import WorldFixture, thread_meshes
 
 __all__ = [
     "CheckedPages",
@@ -30,6 +31,7 @@ __all__ = [
     "ScriptedOptions",
     "Stream",
     "Tiers",
+    "WorldFixture",
     "batch_of",
     "check_idle",
     "check_round",
@@ -38,4 +40,5 @@ __all__ = [
     "request",
     "scripted_engine",
     "telling_tokens",
+    "thread_meshes",
 ]

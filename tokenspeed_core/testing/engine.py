@@ -12,6 +12,7 @@ from attrs import define, field
 from tokenspeed_core.composition.build import Surroundings, build_rank
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
+from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.requests.finish import DecodeText
 from tokenspeed_core.scheduling.native import NativeScheduler
 from tokenspeed_core.testing.invariants import Counters, check_idle, check_round, check_streams
@@ -23,6 +24,7 @@ from tokenspeed_hookspecs import (
     AbortRequests,
     CacheOperationKind,
     Message,
+    Ranks,
     SchedulerDriver,
     Tokenizer,
 )
@@ -61,6 +63,7 @@ class EngineSetup:
     tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
     frontend: ManualFrontend | ScriptedFrontend = field(factory=ManualFrontend)
+    ranks: Ranks = field(factory=SingleRank)
 
     def config(self) -> EngineConfig:
         """The engine's configuration."""
@@ -96,7 +99,8 @@ class EngineFixture:
             self.setup.config(),
             self.setup.plugins,
             surroundings=Surroundings(
-                frontend=self.frontend,
+                frontend=self.frontend if self.setup.ranks.replica.index == 0 else None,
+                ranks=self.setup.ranks,
                 decode_text=self.setup.decode_text,
                 tokenizer=self.setup.tokenizer,
                 make_data_plane=ScriptedDataPlane,
@@ -163,9 +167,13 @@ class EngineFixture:
         """Run until nothing is left, then check that everything is back at its start."""
         quiet = 0
         while quiet < QUIET_ROUNDS:
-            self.run_until(self._is_quiet)
+            self.run_until(lambda: self.is_quiet)
             self.round()
-            quiet = quiet + 1 if self._is_quiet() else 0
+            quiet = quiet + 1 if self.is_quiet else 0
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Check that everything is back at its start, and that every stream ended once."""
         check_idle(self.loop, self.plane, start=self.start_counters)
         if isinstance(self.frontend, ManualFrontend):
             check_streams(self.received, self.frontend)
@@ -174,7 +182,9 @@ class EngineFixture:
         """How many cache operations of a kind the device ran."""
         return self.plane.operations[kind]
 
-    def _is_quiet(self) -> bool:
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is left to do, as far as this rank knows."""
         loop = self.loop
         is_busy = len(loop.requests) or loop.in_flight or loop.ledger.num_open
         return not (is_busy or self.scheduler.has_work or self.frontend.has_pending)

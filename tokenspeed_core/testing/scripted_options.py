@@ -14,6 +14,7 @@ class ScriptedOptions:
 
     `forward_ms` is how long a forward takes, `recorded_batches` how many of the last batches it
     keeps, `checked_pages` whether it simulates page contents and checks every cached position.
+    With a `placeholder` it is a pipeline stage that does not sample: every row reports that token.
     """
 
     vocab_size: int = 100_000
@@ -23,6 +24,7 @@ class ScriptedOptions:
     forward_ms: float = 0.0
     recorded_batches: int = 0
     checked_pages: bool = False
+    placeholder: int | None = None
 
     def groups(self, page_size: int) -> tuple[CacheGroup, ...]:
         """One full-attention group, and one with a window where the options name one."""

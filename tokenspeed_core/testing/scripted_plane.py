@@ -38,6 +38,7 @@ from tokenspeed_hookspecs import (
     DataPlaneExtension,
     Dispatch,
     ForwardResult,
+    ForwardTable,
     ModelInfo,
     PendingForward,
     Plan,
@@ -75,6 +76,7 @@ class ScriptedDataPlane:
         self.operations: Counter[CacheOperationKind] = Counter()
         self.asked = ScriptedOperations()
         self.num_forwards = 0
+        self.num_idle_forwards = 0
         self.batches: deque[Batch] = deque(maxlen=self.options.recorded_batches)
         self.pages = CheckedPages(self.cache_groups) if self.options.checked_pages else None
         self._given = GivenTokens()
@@ -130,7 +132,9 @@ class ScriptedDataPlane:
     def release(self, request_ids: Sequence[str]) -> None:
         """Report what each was given. AssertionError for a second release, or an unknown id."""
         for request_id in request_ids:
-            self.released.append((request_id, self._given.release(request_id)))
+            given = self._given.release(request_id)
+            samples = self.options.placeholder is None
+            self.released.append((request_id, given if samples else 0))
             self._num_scored -= self._prompts.pop(request_id).logprobs is not None
             if self.pages is not None:
                 del self.pages.texts[request_id]
@@ -154,6 +158,12 @@ class ScriptedDataPlane:
         start = max(time.monotonic(), self._free_at) if self.options.forward_ms else 0.0
         self._free_at = start + self.options.forward_ms / 1000
         return ScriptedForward(self._forward(plan.batch, dispatch), plan.batch, self._free_at)
+
+    def idle_forward(self, table: ForwardTable) -> None:
+        """Count it; AssertionError if nobody forwards, or memory is released."""
+        assert any(table.tokens), "an idle forward without another rank's"
+        self.asked.check_memory()
+        self.num_idle_forwards += 1
 
     def complete(self, pending: PendingForward) -> ForwardResult:
         """Wait until the forward is due."""
@@ -216,6 +226,8 @@ class ScriptedDataPlane:
     def _result(
         self, batch: Batch, dispatch: Dispatch, *, tokens: Ints, faults: Mapping[int, RowFault]
     ) -> ForwardResult:
+        if self.options.placeholder is not None:
+            return ForwardResult([self.options.placeholder] * len(tokens))
         # The contract's sequence of ints; an array saves the loop a conversion each way.
         result = ForwardResult(cast("Sequence[int]", tokens))
         if faults:

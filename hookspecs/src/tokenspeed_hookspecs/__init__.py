@@ -18,6 +18,7 @@ from tokenspeed_hookspecs.data_plane import (
     PendingForward,
 )
 from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine, RequestFlag
+from tokenspeed_hookspecs.instruments import Counter, Gauge, Histogram, Instruments
 from tokenspeed_hookspecs.markers import PROJECT, Mode, hookimpl
 from tokenspeed_hookspecs.outputs import (
     Chunk,
@@ -48,6 +49,7 @@ from tokenspeed_hookspecs.rounds import CommittedForward, Round
 from tokenspeed_hookspecs.scheduler import (
     Batch,
     CacheAcknowledgment,
+    CacheCleared,
     CacheGroup,
     CacheOperation,
     CacheOperationKind,
@@ -86,6 +88,7 @@ __all__ = [
     "Alternatives",
     "Batch",
     "CacheAcknowledgment",
+    "CacheCleared",
     "CacheGroup",
     "CacheOperation",
     "CacheOperationKind",
@@ -100,6 +103,7 @@ __all__ = [
     "ControlReply",
     "ControlRequest",
     "Controls",
+    "Counter",
     "DataPlane",
     "DataPlaneExtension",
     "Detokenizer",
@@ -117,8 +121,11 @@ __all__ = [
     "FrontendServer",
     "Gate",
     "GatedOperation",
+    "Gauge",
     "Group",
+    "Histogram",
     "Hold",
+    "Instruments",
     "Load",
     "LogprobOptions",
     "LogprobPlan",

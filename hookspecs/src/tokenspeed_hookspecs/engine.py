@@ -11,6 +11,7 @@ from attrs import frozen
 
 from tokenspeed_hookspecs.control import Controls, Gate
 from tokenspeed_hookspecs.data_plane import DataPlane, ModelInfo
+from tokenspeed_hookspecs.instruments import Instruments
 from tokenspeed_hookspecs.ranks import Ranks
 from tokenspeed_hookspecs.requests import Requests
 from tokenspeed_hookspecs.scheduler import Scheduler
@@ -67,6 +68,11 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer | None:
         """The model's vocabulary; None for an engine that has only token ids. There from the
         start."""
+        ...
+
+    @property
+    def instruments(self) -> Instruments:
+        """Where to record numbers; they go nowhere unless a plugin answers `instruments`."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from tokenspeed_hookspecs.admission import AdmissionStage, Refuse
 from tokenspeed_hookspecs.control import ControlOperation
 from tokenspeed_hookspecs.data_plane import DataPlane, DataPlaneExtension
 from tokenspeed_hookspecs.engine import CliCommand, Engine, RequestFlag
+from tokenspeed_hookspecs.instruments import Instruments
 from tokenspeed_hookspecs.markers import first_answer, observer, participant
 from tokenspeed_hookspecs.rounds import Round
 from tokenspeed_hookspecs.scheduler import SchedulerSettings, StorageTick
@@ -49,6 +50,17 @@ class Plugin:
         When: before anything starts. `config` is the engine's, as plain nested mappings.
 
         Example: `return [] if config["engine"]["depth"] == 0 else ["mine needs engine.depth 0"]`
+        """
+        raise NotImplementedError
+
+    @first_answer
+    def instruments(self) -> Instruments | None:
+        """Return what `engine.instruments` is to be for every plugin of this rank, or None.
+
+        When: after `check_config`, before every other hook. With an answer the core records, too:
+        the time of each phase and of each plugin's hooks, and the failures of observers.
+
+        Example: `return self.catalogue if self.options.enabled else None`
         """
         raise NotImplementedError
 
@@ -91,6 +103,17 @@ class Plugin:
         """Return the control requests this plugin answers; a name taken twice is refused.
 
         Example: `return [ControlOperation("rebalance", self.on_rebalance)]`
+        """
+        raise NotImplementedError
+
+    @participant
+    def announce(self) -> Mapping[str, object]:
+        """Return what a front end or gateway should know of this plugin.
+
+        When: once, after `start`. It travels in `EngineInfo.details` under the plugin's name, so it
+        holds plain values: texts, numbers, lists, maps.
+
+        Example: `return {"endpoint": self.options.endpoint}`
         """
         raise NotImplementedError
 
@@ -206,6 +229,8 @@ class Plugin:
     def scheduler_events(self, round: Round) -> None:
         """Take `round.scheduler_events`, the cache events drained after the last mutation.
 
+        When: each round, frozen or not, events or not.
+
         Example: `self.publisher.publish(round.scheduler_events)`
         """
         raise NotImplementedError
@@ -249,6 +274,14 @@ class Plugin:
         """See a batch right before it is dispatched: `round.batch`, `round.in_flight`.
 
         Example: `self.tokens.observe(round.batch.num_tokens)`
+        """
+        raise NotImplementedError
+
+    @observer
+    def forward_done(self, round: Round) -> None:
+        """See `round.forward` after its tokens were taken, as `committed` does, and only watch.
+
+        Example: `self.speed.add(round.forward.result.lengths)`
         """
         raise NotImplementedError
 

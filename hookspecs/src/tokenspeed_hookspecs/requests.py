@@ -177,6 +177,16 @@ class Requests(Protocol):
         """Registered ids in the order of registration."""
         ...
 
+    @property
+    def num_held(self) -> Mapping[str, int]:
+        """How many registered requests each admission stage holds, by the stage's name."""
+        ...
+
+    @property
+    def num_refused(self) -> int:
+        """How many were refused since the start, and so never registered."""
+        ...
+
     def abort(self, request_id: str, message: str, *, notify: bool = True) -> None:
         """End a request at its next commit, or at once where no forward of it runs.
 
@@ -188,7 +198,8 @@ class Requests(Protocol):
 @frozen
 class FinishedRequest:
     """What an observer learns of a request that left the engine. Times in seconds of the engine
-    clock; None where the request never got that far. A preemption is a run of decode steps that
+    clock; None where the request never got that far. `submitted_at` is when the scheduler first
+    knew it, after stages and pauses; `scheduled_at` when its first forward ran. A preemption is a run of decode steps that
     shared their forwards with prompts."""
 
     request_id: str
@@ -197,6 +208,7 @@ class FinishedRequest:
     cached_tokens: int
     output_tokens: int
     received_at: float
+    submitted_at: float | None
     scheduled_at: float | None
     prefilled_at: float | None
     first_token_at: float | None

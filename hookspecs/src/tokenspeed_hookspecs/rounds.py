@@ -43,7 +43,7 @@ class Round:
     commit_first: bool = False
     in_flight: int = 0  # forwards dispatched and not yet committed
     table: ForwardTable | None = None  # what all ranks forward, with data parallelism
-    forward: CommittedForward | None = None  # committed
+    forward: CommittedForward | None = None  # committed, forward_done
     scheduler_events: Sequence[object] = ()
     finished: FinishedRequest | None = None  # request_finished
     load: Load | None = None  # round_done, when outputs were sent

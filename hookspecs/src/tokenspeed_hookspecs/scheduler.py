@@ -67,6 +67,11 @@ class CacheAcknowledgment:
 
 
 @frozen
+class CacheCleared:
+    """Among the drained events: every cached prefix was forgotten, those of all earlier events."""
+
+
+@frozen
 class SchedulerAbort:
     """A request the scheduler itself dropped; it owes no event."""
 
@@ -278,7 +283,11 @@ class SchedulerDriver(Scheduler, Protocol):
         ...
 
     def drain_events(self) -> Sequence[object]:
-        """The cache events recorded since the last call; empty unless recording is on."""
+        """The cache events recorded since the last call; empty unless recording is on.
+
+        They are the native scheduler's own, except that one CacheCleared stands for the removals of
+        a `clear_cache` that removed anything.
+        """
         ...
 
     def can_clear_cache(self) -> bool:

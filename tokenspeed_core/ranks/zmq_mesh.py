@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""Ranks as processes, on one host or many: a ROUTER each, and a DEALER to every peer.
+
+ZMQ's own heartbeats run on its I/O thread, so a rank that computes for long is still heard, and one
+that is killed or stopped is noticed in seconds. What a peer sent before it was gone is still read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections import deque
+from collections.abc import Mapping
+
+import zmq
+from attrs import define, field, frozen
+from zmq.utils.monitor import parse_monitor_message
+
+from tokenspeed_core.ranks.mesh import RankError
+
+PAYLOAD, FAREWELL = b"\x00", b"\x01"
+
+
+@frozen
+class MeshLimits:
+    """Seconds. A peer without a heartbeat for `dead_s` is gone; one that lives and sends nothing
+    for `hung_s` hangs; all must have connected within `connect_s`."""
+
+    beat_s: float = 1.0
+    dead_s: float = 3.0
+    hung_s: float = 600.0
+    connect_s: float = 120.0
+    linger_s: float = 1.0
+
+
+@define(eq=False)
+class ZmqMesh:
+    """One rank's end. Bind first, exchange addresses, then `connect`.
+
+    `token` is the deployment's secret: a connection that does not begin with it is not heard.
+    """
+
+    rank: int
+    token: bytes = b""
+    limits: MeshLimits = field(factory=MeshLimits)
+    _context: zmq.Context[zmq.Socket[bytes]] = field(factory=zmq.Context, init=False)
+    _router: zmq.Socket[bytes] = field(init=False)
+    _dealers: dict[int, zmq.Socket[bytes]] = field(factory=dict, init=False)
+    _monitors: dict[int, zmq.Socket[bytes]] = field(factory=dict, init=False)
+    _arrived: dict[int, deque[bytes]] = field(factory=dict, init=False)
+    _ended: dict[int, str] = field(factory=dict, init=False)
+    _greeted: set[int] = field(factory=set, init=False)
+    _poller: zmq.Poller = field(factory=zmq.Poller, init=False)
+
+    def bind(self, address: str) -> str:
+        """Listen; a tcp address may leave the port out, and the real one is returned."""
+        self._router = self._context.socket(zmq.ROUTER)
+        self._limit_life(self._router)
+        if address.startswith("tcp://") and address.count(":") < 2:
+            port = self._router.bind_to_random_port(address)
+            address = f"{address}:{port}"
+        else:
+            self._router.bind(address)
+        self._poller.register(self._router, zmq.POLLIN)
+        return address
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Connect to every peer and wait until each did. RankError names one that did not."""
+        for peer in sorted(addresses):
+            if peer != self.rank:
+                self._dial(peer, addresses[peer])
+        for peer in self._dealers:
+            self.send(peer, self.token)
+        for peer in self._dealers:
+            self._next(peer, self.limits.connect_s)
+
+    def send(self, peer: int, payload: bytes) -> None:
+        """Hand a payload to ZMQ's I/O thread."""
+        try:
+            self._dealers[peer].send_multipart((PAYLOAD, payload), zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            raise RankError(f"rank {peer} takes nothing more from rank {self.rank}") from None
+
+    def receive(self, peer: int) -> bytes:
+        """The peer's next payload. RankError: it is gone, or hangs."""
+        return self._next(peer, self.limits.hung_s)
+
+    def fail(self, reason: str) -> None:
+        """Send the reason to whoever still lives."""
+        for dealer in self._dealers.values():
+            try:
+                dealer.send_multipart((FAREWELL, reason.encode()), zmq.DONTWAIT)
+            except zmq.ZMQError:
+                continue
+
+    def close(self) -> None:
+        """Close every socket; farewells have a moment to leave."""
+        for peer, monitor in self._monitors.items():
+            self._dealers[peer].disable_monitor()
+            monitor.close(linger=0)
+        self._monitors.clear()
+        self._context.destroy(linger=int(self.limits.linger_s * 1000))
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _dial(self, peer: int, address: str) -> None:
+        dealer = self._context.socket(zmq.DEALER)
+        self._limit_life(dealer)
+        dealer.setsockopt(zmq.IDENTITY, self.rank.to_bytes(4, "little"))
+        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        dealer.connect(address)
+        self._poller.register(monitor, zmq.POLLIN)
+        self._dealers[peer], self._monitors[peer] = dealer, monitor
+        self._arrived[peer] = deque()
+
+    def _limit_life(self, socket: zmq.Socket[bytes]) -> None:
+        socket.setsockopt(zmq.HEARTBEAT_IVL, int(self.limits.beat_s * 1000))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(self.limits.dead_s * 1000))
+        socket.setsockopt(zmq.LINGER, int(self.limits.linger_s * 1000))
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+
+    def _next(self, peer: int, limit_s: float) -> bytes:
+        arrived = self._arrived[peer]
+        until = time.monotonic() + limit_s
+        while not arrived:
+            if peer in self._ended:
+                raise RankError(f"rank {peer} ended: {self._ended[peer]}")
+            left = until - time.monotonic()
+            if left <= 0:
+                raise RankError(
+                    f"rank {peer} lives but sent rank {self.rank} nothing for {limit_s:g} s; it "
+                    "hangs, or left the order of exchanges"
+                )
+            self._wait(left)
+        return arrived.popleft()
+
+    def _wait(self, seconds: float) -> None:
+        """Take what comes; a peer's end counts only once everything before it was read."""
+        ready = dict(self._poller.poll(int(seconds * 1000) + 1))
+        if self._router in ready:
+            self._take()
+            return
+        for peer, monitor in self._monitors.items():
+            if monitor in ready:
+                parse_monitor_message(monitor.recv_multipart())
+                self._ended.setdefault(peer, "its connection broke; it was killed or stopped")
+
+    def _take(self) -> None:
+        while True:
+            try:
+                identity, kind, payload = self._router.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            peer = int.from_bytes(identity, "little")
+            if peer not in self._arrived:
+                continue
+            if peer not in self._greeted:
+                if kind == PAYLOAD and hmac.compare_digest(payload, self.token):
+                    self._greeted.add(peer)
+                    self._arrived[peer].append(payload)
+            elif kind == FAREWELL:
+                self._ended[peer] = payload.decode(errors="replace")
+            else:
+                self._arrived[peer].append(payload)
