@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from tokenspeed_core.cli.engine_flags import parse_with_engine, shown_config
 from tokenspeed_core.cli.parser import CommandParser, command_parser
+from tokenspeed_core.cli.request_flags import RequestFlags
 from tokenspeed_core.cli.sampling_flags import add_sampling_flags, sampling_of
-from tokenspeed_hookspecs import FinishKind, SamplingParams
+from tokenspeed_hookspecs import FinishKind
 
 if TYPE_CHECKING:
     from tokenspeed_core.engine import LocalEngine
@@ -24,18 +25,19 @@ PROMPT = "[bold]you>[/bold] "
 
 def run(arguments: list[str]) -> int:
     """Run the command; returns its exit code."""
-    parsed = parse_with_engine(_parser(), arguments)
+    flags = RequestFlags()
+    parsed = parse_with_engine(_parser(), arguments, add_more=flags.add)
     if parsed.own.show_config:
         sys.stdout.write(shown_config(parsed.config))
         return 0
-    sampling = sampling_of(parsed.own)
+    wishes = {"sampling": sampling_of(parsed.own), "features": flags.features(parsed.own)}
 
     from tokenspeed_core.assembly import compose
     from tokenspeed_core.models.rich_progress import RichProgress
 
     with RichProgress() as progress:
         engine = compose(config=parsed.config, progress=progress)
-    talk = Conversation(engine, sampling, system=parsed.own.system)
+    talk = Conversation(engine, wishes, system=parsed.own.system)
     console = Console()
     with engine:
         for said in _lines(console):
@@ -55,13 +57,13 @@ def _parser() -> CommandParser:
 
 
 class Conversation:
-    """What was said so far."""
+    """What was said so far; `wishes` are those of `LocalEngine.chat`, for every turn."""
 
     def __init__(
-        self, engine: LocalEngine, sampling: SamplingParams, *, system: str | None = None
+        self, engine: LocalEngine, wishes: Mapping[str, Any], *, system: str | None = None
     ) -> None:
         self._engine = engine
-        self._sampling = sampling
+        self._wishes = wishes
         self.messages: list[dict[str, str]] = []
         if system is not None:
             self.messages.append({"role": "system", "content": system})
@@ -72,7 +74,7 @@ class Conversation:
 
         self.messages.append({"role": "user", "content": said})
         watch = Stopwatch()
-        with self._engine.chat(self.messages, sampling=self._sampling) as stream:
+        with self._engine.chat(self.messages, **self._wishes) as stream:
             for text in stream:
                 console.out(text, end="", highlight=False)
             completion = stream.completion()

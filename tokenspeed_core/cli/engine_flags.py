@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from tokenspeed_core.composition.plugin_flags import parse
+from tokenspeed_core.composition.plugin_flags import AddMore, parse
 from tokenspeed_core.composition.resolve import with_defaults
 from tokenspeed_core.config import EngineConfig, add_flags
 
@@ -24,7 +24,9 @@ class Parsed:
     config: EngineConfig
 
 
-def parse_with_engine(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Parsed:
+def parse_with_engine(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], *, add_more: AddMore | None = None
+) -> Parsed:
     """Add the engine's flags and those of its plugins, and parse; ConfigError lists problems."""
     parser.add_argument(
         "--show-config", action="store_true", help="print the configuration as TOML and end"
@@ -33,7 +35,7 @@ def parse_with_engine(parser: argparse.ArgumentParser, arguments: Sequence[str])
         "--log-level", choices=LEVELS, default="warning", help="what the log on stderr says"
     )
     add_flags(parser)
-    own, config = parse(parser, arguments)
+    own, config = parse(parser, arguments, add_more=add_more)
     logging.basicConfig(level=own.log_level.upper(), format="%(levelname)s %(message)s")
     return Parsed(own, config)
 

@@ -7,13 +7,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenspeed_core.cli.engine_flags import parse_with_engine, shown_config
 from tokenspeed_core.cli.parser import CommandParser, command_parser
+from tokenspeed_core.cli.request_flags import RequestFlags
 from tokenspeed_core.cli.sampling_flags import add_sampling_flags, sampling_of
 from tokenspeed_core.errors import ConfigError
-from tokenspeed_hookspecs import FinishKind, SamplingParams
+from tokenspeed_hookspecs import FinishKind
 
 if TYPE_CHECKING:
     from tokenspeed_core.completion import Completion
@@ -26,12 +27,13 @@ CLIENT_ERROR = 400
 
 def run(arguments: list[str]) -> int:
     """Run the command; returns its exit code."""
-    parsed = parse_with_engine(_parser(), arguments)
+    flags = RequestFlags()
+    parsed = parse_with_engine(_parser(), arguments, add_more=flags.add)
     own = parsed.own
     if own.show_config:
         sys.stdout.write(shown_config(parsed.config))
         return 0
-    sampling = sampling_of(own)
+    sampling, features = sampling_of(own), flags.features(own)
     prompts = [*own.prompt, *(_read_prompts(own.prompts) if own.prompts else ())]
     if not prompts:
         raise ConfigError(["no prompt: write one after `generate`, or name a file by --prompts"])
@@ -44,7 +46,8 @@ def run(arguments: list[str]) -> int:
         engine = compose(config=parsed.config, progress=progress)
     with engine:
         watch = Stopwatch()
-        streams = [_open(engine, prompt, sampling=sampling, as_chat=own.chat) for prompt in prompts]
+        wishes = {"sampling": sampling, "features": features}
+        streams = [_open(engine, prompt, as_chat=own.chat, **wishes) for prompt in prompts]
         write = _write_json if own.json else _write_text
         completions = list(write(streams, prompts))
         print(watch.told(completions), file=sys.stderr)
@@ -81,12 +84,10 @@ def _read_prompts(name: str) -> list[str]:
     return lines
 
 
-def _open(
-    engine: LocalEngine, prompt: str, *, sampling: SamplingParams, as_chat: bool
-) -> TextStream:
+def _open(engine: LocalEngine, prompt: str, *, as_chat: bool, **wishes: Any) -> TextStream:
     if as_chat:
-        return engine.chat([{"role": "user", "content": prompt}], sampling=sampling)
-    return engine.stream(prompt, sampling=sampling)
+        return engine.chat([{"role": "user", "content": prompt}], **wishes)
+    return engine.stream(prompt, **wishes)
 
 
 def _write_json(streams: Sequence[TextStream], prompts: Sequence[str]) -> Iterator[Completion]:

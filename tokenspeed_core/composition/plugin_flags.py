@@ -7,7 +7,8 @@ The plugins are known only once `--config` and `--plugins` were read, so those a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import attrs
@@ -18,20 +19,30 @@ from tokenspeed_core.composition.selection import Chosen, select
 from tokenspeed_core.config import EngineConfig, add_flags, add_table_flags, from_flags
 from tokenspeed_core.config.flags import reject_unknown
 from tokenspeed_core.errors import CompositionError
-from tokenspeed_hookspecs import CliCommand, Plugin
+from tokenspeed_hookspecs import CliCommand, Plugin, RequestFlag
+
+AddMore = Callable[[argparse.ArgumentParser, EngineConfig], None]
 
 
 def parse(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], *, plugins: Sequence[Chosen] = ()
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    *,
+    plugins: Sequence[Chosen] = (),
+    add_more: AddMore | None = None,
 ) -> tuple[argparse.Namespace, EngineConfig]:
     """Parse a command's arguments; `parser` holds its own flags and those of `add_flags`.
 
-    CompositionError (ConfigError for flags and files) lists what is wrong.
+    `add_more` adds flags that depend on the chosen plugins. CompositionError (ConfigError for flags
+    and files) lists what is wrong.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_flags(first)
     chosen, _ = first.parse_known_args(arguments)
-    add_plugin_flags(parser, from_flags(chosen), plugins=plugins)
+    config = from_flags(chosen)
+    add_plugin_flags(parser, config, plugins=plugins)
+    if add_more is not None:
+        add_more(parser, config)
     namespace, extras = parser.parse_known_args(arguments)
     reject_unknown(parser, extras)
     return namespace, from_flags(namespace)
@@ -42,11 +53,7 @@ def add_plugin_flags(
 ) -> None:
     """Add `--<plugin>-<option>` for every option of the chosen plugins."""
     problems = []
-    for candidate in select(config, plugins).candidates:
-        try:
-            plugin = find_class(candidate)
-        except CompositionError:
-            continue  # composition reports it, with everything else that is wrong
+    for plugin in _classes(config, plugins):
         name = getattr(plugin, "name", None)
         if not isinstance(name, str) or not attrs.has(plugin.Options):
             continue
@@ -56,6 +63,18 @@ def add_plugin_flags(
             problems.append(f"plugin {name!r}: {error}")
     if problems:
         raise CompositionError(problems)
+
+
+def request_flags(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> list[RequestFlag]:
+    """Return the flags by which the chosen plugins let a request say more."""
+    return [flag for plugin in _classes(config, plugins) for flag in plugin.request_flags]
+
+
+def _classes(config: EngineConfig, plugins: Sequence[Chosen]) -> Iterator[type[Plugin]]:
+    for candidate in select(config, plugins).candidates:
+        # Composition reports what cannot be imported, with everything else that is wrong.
+        with suppress(CompositionError):
+            yield find_class(candidate)
 
 
 def cli_commands(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> list[CliCommand]:
