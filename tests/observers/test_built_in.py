@@ -231,6 +231,7 @@ FINISHED = FinishedRequest(
     cached_tokens=5,
     output_tokens=5,
     received_at=10.0,
+    submitted_at=10.0,
     scheduled_at=10.25,
     prefilled_at=10.5,
     first_token_at=10.5,

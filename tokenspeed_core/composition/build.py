@@ -23,6 +23,7 @@ from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.resolve import Resolved, resolve
 from tokenspeed_core.composition.round_hooks import RoundHooks, freeze
 from tokenspeed_core.composition.selection import Chosen
+from tokenspeed_core.composition.timing import WatchedLoop
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_core.loop.event_loop import EventLoop
@@ -86,6 +87,9 @@ def _compose(
     config: EngineConfig, plugins: PluginSet, *, around: Surroundings, engine: RankEngine
 ) -> Rank:
     _check_config(plugins, config)
+    found = [answer.value for answer in plugins.ask("instruments") if answer.value is not None]
+    if found:
+        engine.instruments = found[0]
     settings = config.scheduler.settings()
     plugins.ask("configure_scheduler", settings=settings)
     build = _Build(evolve(config, scheduler=config.scheduler.changed(settings)), around, plugins)
@@ -137,12 +141,14 @@ class _Build:
         scheduler: SchedulerDriver = make(settings)
         engine.bind_drivers(scheduler, plane)
         extensions = self.plugins.ask_for_lists("extend_data_plane", plane=plane)
-        quarantine = Quarantine(self.around.log)
-        hooks = freeze(self.plugins.manager, quarantine)
+        quarantine = Quarantine(self.around.log, engine.instruments)
+        hooks = freeze(self.plugins.manager, quarantine, instruments=engine.watched_by)
         operations = self._operations()
         operations[DESCRIBE] = describing(self.config, self.plugins.members, engine=engine)
         parts = self._parts(scheduler, plane, hooks=hooks, operations=operations)
-        loop = EventLoop(parts)
+        loop = (
+            EventLoop(parts) if engine.watched_by is None else WatchedLoop(parts, engine.watched_by)
+        )
         engine.bind_loop(loop)
         return Rank(
             config=self.config,

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from attrs import define, field
 
+from tokenspeed_core.composition.instruments import NoInstruments
 from tokenspeed_core.composition.participant_calls import Function, Implementations
-from tokenspeed_hookspecs import Round
+from tokenspeed_hookspecs import Instruments, Round
 
 TOLERATED = 3
 
@@ -19,6 +20,7 @@ class Quarantine:
     """The observers of one rank that still watch, and the failures of each by plugin name."""
 
     log: logging.Logger
+    instruments: Instruments = field(factory=NoInstruments)
     errors: dict[str, int] = field(factory=dict)
     _watching: dict[str, tuple[Function, ...]] = field(factory=dict)
     _streaks: dict[tuple[str, str], int] = field(factory=dict)
@@ -55,6 +57,9 @@ class Quarantine:
         count = self.errors[plugin] = self.errors.get(plugin, 0) + 1
         streak = self._streaks[plugin, hook] = self._streaks.get((plugin, hook), 0) + 1
         self._failed_now.add(plugin)
+        self.instruments.counter(
+            "observer_errors", "Failures of each observer.", labels={"plugin": plugin}
+        ).add()
         if count == 1:
             self.log.error("observer %r failed in hook %s", plugin, hook, exc_info=cause)
         if streak >= TOLERATED and plugin not in self._dropped:

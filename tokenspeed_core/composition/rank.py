@@ -53,6 +53,10 @@ class Rank:
         """The observers that were switched off."""
         return self._quarantine.dropped
 
+    def announced(self) -> Mapping[str, Mapping[str, object]]:
+        """What each plugin has to say to a front end, once it is started, by its name."""
+        return {answer.plugin: answer.value for answer in self._plugins.ask("announce")}
+
     def fingerprint(self) -> str:
         """Return the digest that must be the same on every rank."""
         return digests.fingerprint(self.config, self.plugins, data_plane=self.data_plane)

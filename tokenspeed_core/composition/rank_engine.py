@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from attrs import define
+from attrs import define, field
 
+from tokenspeed_core.composition.instruments import NoInstruments
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_hookspecs import (
@@ -15,6 +16,7 @@ from tokenspeed_hookspecs import (
     Controls,
     DataPlane,
     Gate,
+    Instruments,
     ModelInfo,
     Ranks,
     Requests,
@@ -28,12 +30,14 @@ T = TypeVar("T")
 @define(eq=False)
 class RankEngine:
     """The contract's `Engine`. `clock`, `log`, `ranks` and `tokenizer` are there from the start,
-    the rest from the hook `start` on; asking earlier is an EngineError."""
+    `instruments` from the hook of that name on, the rest from the hook `start` on; asking earlier
+    for those is an EngineError."""
 
     clock: Clock
     log: logging.Logger
     ranks: Ranks
     tokenizer: Tokenizer | None = None
+    instruments: Instruments = field(factory=NoInstruments)
     _scheduler: Scheduler | None = None
     _data_plane: DataPlane | None = None
     _loop: EventLoop | None = None
@@ -45,6 +49,11 @@ class RankEngine:
     def bind_loop(self, loop: EventLoop) -> None:
         """Set the loop, before any plugin starts."""
         self._loop = loop
+
+    @property
+    def watched_by(self) -> Instruments | None:
+        """The instruments, if any plugin brought some."""
+        return None if isinstance(self.instruments, NoInstruments) else self.instruments
 
     @property
     def scheduler(self) -> Scheduler:

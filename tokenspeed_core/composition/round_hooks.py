@@ -18,14 +18,18 @@ from tokenspeed_core.composition import participant_calls as direct
 from tokenspeed_core.composition import wrapped_calls as wrapped
 from tokenspeed_core.composition.participant_calls import Implementations
 from tokenspeed_core.composition.quarantine import Quarantine
-from tokenspeed_hookspecs import Refuse, Round, StorageTick
+from tokenspeed_core.composition.timing import timed
+from tokenspeed_hookspecs import Instruments, Refuse, Round, StorageTick
 
 Phase = Callable[[Round], None]
 
 
 @define(kw_only=True)
 class RoundHooks:
-    """One rank's round hooks, in the order of the round; frozen when the rank is built."""
+    """One rank's round hooks, in the order of the round; frozen when the rank is built.
+
+    `committed` calls those of `forward_done`, too.
+    """
 
     round_report: Callable[[Round], Mapping[str, bytes]] | None = None
     validate_request: Callable[[Round], Refuse | None] | None = None
@@ -41,6 +45,7 @@ class RoundHooks:
     busy: Callable[[Round], bool] | None = None
     request_finished: Phase | None = None
     iteration: Phase | None = None
+    forward_done: Phase | None = None
     round_done: Phase | None = None
 
 
@@ -67,12 +72,17 @@ JOININGS: Mapping[str, Joining] = {
     "refuse_release": Joining(partial(direct.first, wanted=str), wrapped.joined_text),
     "busy": _ANY,
 }
-OBSERVED = frozenset({"request_finished", "iteration", "round_done"})
+OBSERVED = frozenset({"request_finished", "iteration", "forward_done", "round_done"})
 ROUND_HOOKS = tuple(attribute.name for attribute in fields(RoundHooks))
 
 
-def freeze(plugins: pluggy.PluginManager, quarantine: Quarantine) -> RoundHooks:
-    """Return the round hooks of the plugins registered so far."""
+def freeze(
+    plugins: pluggy.PluginManager,
+    quarantine: Quarantine,
+    *,
+    instruments: Instruments | None = None,
+) -> RoundHooks:
+    """Return the round hooks of the plugins registered so far; with instruments, each is timed."""
     calls: dict[str, Any] = {}
     for hook in ROUND_HOOKS:
         caller = getattr(plugins.hook, hook)
@@ -82,6 +92,8 @@ def freeze(plugins: pluggy.PluginManager, quarantine: Quarantine) -> RoundHooks:
         implementations = Implementations(
             hook, tuple(each.plugin_name for each in found), tuple(each.function for each in found)
         )
+        if instruments is not None:
+            implementations = timed(implementations, instruments)
         has_wrapper = any(each.wrapper or each.hookwrapper for each in found)
         if hook == "round_report":
             calls[hook] = direct.by_plugin(implementations)
@@ -93,4 +105,18 @@ def freeze(plugins: pluggy.PluginManager, quarantine: Quarantine) -> RoundHooks:
             calls[hook] = wrapped.participate(caller, JOININGS[hook].join)
         else:
             calls[hook] = JOININGS[hook].call(implementations)
-    return RoundHooks(**calls)
+    hooks = RoundHooks(**calls)
+    hooks.committed = _in_turn(hooks.committed, hooks.forward_done)
+    return hooks
+
+
+def _in_turn(first: Phase | None, then: Phase | None) -> Phase | None:
+    """Both as one call: whoever only watches a commit comes behind whoever takes part in it."""
+    if first is None or then is None:
+        return first or then
+
+    def call(round: Round) -> None:
+        first(round)
+        then(round)
+
+    return call

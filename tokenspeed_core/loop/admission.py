@@ -7,7 +7,7 @@ in the scheduler. Aborts reach it in each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import define, field

@@ -25,6 +25,7 @@ class Outbox:
         self.outputs = OutputBatch()
         self.released: list[str] = []
         self.finished: list[FinishedRequest] = []
+        self.num_refused = 0
 
     def start_over(self) -> None:
         """Start with empty lists; what was in them is handed on, and not ours any more."""
@@ -65,6 +66,7 @@ class Outbox:
     def refuse(self, request_id: str, message: str, *, status_code: int | None) -> None:
         """Answer a request that was never registered; its early abort, if any, is forgotten."""
         self._table.drop_marker(request_id)
+        self.num_refused += 1
         outputs = self.outputs
         reason = abort_reason(message, status_code)
         outputs.details[len(outputs.request_ids)] = ChunkDetails(finish=reason)
@@ -98,6 +100,7 @@ class Outbox:
             cached_tokens=state.cached_tokens,
             output_tokens=len(state.output_ids),
             received_at=times.received,
+            submitted_at=times.submitted,
             scheduled_at=times.scheduled,
             prefilled_at=times.prefilled,
             first_token_at=times.first_token,

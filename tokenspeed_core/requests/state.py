@@ -21,6 +21,7 @@ class Timeline:
     """When a request passed its stations, in seconds of the engine clock; None: not yet."""
 
     received: float
+    submitted: float | None = None
     scheduled: float | None = None
     prefilled: float | None = None
     first_token: float | None = None

@@ -34,6 +34,7 @@ from tokenspeed_core.scheduling.submissions import SubmissionRules
 from tokenspeed_hookspecs import (
     Batch,
     CacheAcknowledgment,
+    CacheCleared,
     CacheOperation,
     CacheOperationKind,
     CommitOutcome,
@@ -106,6 +107,7 @@ class NativeScheduler:
             decode_width=settings.decode_width,
         )
         self._active_pages: int | None = None
+        self._drained: list[object] = []
 
     # --- what anybody may ask --------------------------------------------------------------------
 
@@ -276,7 +278,10 @@ class NativeScheduler:
 
     def drain_events(self) -> Sequence[object]:
         """The cache events since the last call."""
-        return list(self._wheel.drain_kv_events()) if self._records_events else ()
+        if not self._records_events:
+            return ()
+        drained, self._drained = self._drained, []
+        return [*drained, *self._wheel.drain_kv_events()]
 
     # --- the prefix cache ------------------------------------------------------------------------
 
@@ -287,7 +292,13 @@ class NativeScheduler:
     def clear_cache(self) -> bool:
         """Forget every cached prefix; False while a page is pinned."""
         self._backlog.note_change()
-        return bool(self._wheel.clear_cache())
+        if not self._records_events:
+            return bool(self._wheel.clear_cache())
+        self._drained += self._wheel.drain_kv_events()
+        is_cleared = bool(self._wheel.clear_cache())
+        if self._wheel.drain_kv_events():
+            self._drained.append(CacheCleared())
+        return is_cleared
 
     def clear_device_cache(self) -> bool:
         """Forget the prefixes on the device and keep those of the host tier."""

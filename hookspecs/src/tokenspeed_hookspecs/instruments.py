@@ -36,24 +36,26 @@ class Instruments(Protocol):
     then costs well under a microsecond, waits for nobody and never raises.
 
     A name is lower-case words joined by `_`, the plugin's own first, the unit last (`_seconds`,
-    `_bytes`), without a prefix or `_total`. Series of one name differ in their labels' values;
-    values come from a list that is known at the start, never from requests. One thread records into
-    a series. The same name and labels again give the same series; ValueError where a name was used
-    before with another kind, other buckets or other label names.
+    `_bytes`), without a prefix or `_total`; `meaning` is a sentence. Series of one name differ in
+    their labels' values, which come from a list known at the start, never from requests. One thread
+    records into a series. The same name and labels again give the same series; ValueError where a
+    name was used before with another kind, other buckets or other label names.
     """
 
-    def counter(self, name: str, help: str, *, labels: Mapping[str, str] | None = None) -> Counter:
+    def counter(
+        self, name: str, meaning: str, *, labels: Mapping[str, str] | None = None
+    ) -> Counter:
         """The counter of this name and these labels."""
         ...
 
-    def gauge(self, name: str, help: str, *, labels: Mapping[str, str] | None = None) -> Gauge:
+    def gauge(self, name: str, meaning: str, *, labels: Mapping[str, str] | None = None) -> Gauge:
         """The gauge of this name and these labels."""
         ...
 
     def histogram(
         self,
         name: str,
-        help: str,
+        meaning: str,
         *,
         buckets: Sequence[float],
         labels: Mapping[str, str] | None = None,

@@ -199,8 +199,8 @@ class Requests(Protocol):
 class FinishedRequest:
     """What an observer learns of a request that left the engine. Times in seconds of the engine
     clock; None where the request never got that far. `submitted_at` is when the scheduler first
-    knew it, after stages and pauses; `scheduled_at` when its first forward ran. A preemption is a run of decode steps that
-    shared their forwards with prompts."""
+    knew it, after stages and pauses; `scheduled_at` when its first forward ran. A preemption is a
+    run of decode steps that shared their forwards with prompts."""
 
     request_id: str
     reason: FinishReason
