@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The ASGI application: routes, and how errors are answered."""
+"""The ASGI application: routes, keys, and how errors are answered."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -10,10 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tokenspeed_hookspecs import EngineUnavailableError
-from tokenspeed_openai.chat import ChatApi
-from tokenspeed_openai.completions import CompletionsApi
 from tokenspeed_openai.deployment import Deployment
+from tokenspeed_openai.endpoints import Endpoint, endpoints
 from tokenspeed_openai.errors import ApiError, unavailable
+from tokenspeed_openai.generation import Answer
+from tokenspeed_openai.keys import Keys
+from tokenspeed_openai.openapi import document
+from tokenspeed_openai.state import StateApi, server_version
 from tokenspeed_openai.streams import ClientGoneError
 
 CLIENT_GONE = 499  # what other servers log; nobody reads it
@@ -21,10 +27,17 @@ CLIENT_GONE = 499  # what other servers log; nobody reads it
 
 def application(deployment: Deployment) -> Starlette:
     """Every endpoint over one deployment."""
+    table, keys = endpoints(deployment), Keys(deployment.options)
+    described = msgspec.json.encode(document(table, version=server_version()))
+
+    async def openapi(request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
     return Starlette(
         routes=[
-            Route("/v1/completions", CompletionsApi(deployment).complete, methods=["POST"]),
-            Route("/v1/chat/completions", ChatApi(deployment).complete, methods=["POST"]),
+            Route("/", StateApi(deployment).page),
+            Route("/openapi.json", openapi),
+            *(Route(each.path, _guarded(each, keys), methods=[each.method]) for each in table),
         ],
         exception_handlers={
             ApiError: _api_error,
@@ -34,6 +47,14 @@ def application(deployment: Deployment) -> Starlette:
             Exception: _own_fault,
         },
     )
+
+
+def _guarded(endpoint: Endpoint, keys: Keys) -> Callable[[Request], Awaitable[Answer]]:
+    async def guarded(request: Request) -> Answer:
+        keys.check(request, endpoint.access)
+        return await endpoint.call(request)
+
+    return guarded
 
 
 def _answer(error: ApiError) -> Response:

@@ -38,17 +38,23 @@ def decode(
     body: bytes, wanted: type[S], *, features: Collection[str] = ()
 ) -> tuple[S, dict[str, object]]:
     """The body as a struct, and the fields that are features of a plugin, by name."""
+    found = decode_object(body)
+    extras = _extras(found, known=field_names(wanted), features=features)
+    try:
+        return msgspec.convert(found, wanted), extras
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _invalid_value(error) from error
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object; an empty one where there is no body."""
     try:
         found = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"The body is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise invalid(f"The body must be a JSON object, got {type(found).__name__}")
-    extras = _extras(found, known=field_names(wanted), features=features)
-    try:
-        return msgspec.convert(found, wanted), extras
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise _invalid_value(error) from error
+    return found
 
 
 def _extras(

@@ -30,7 +30,6 @@ class Counters:
     requests: int = 0
     choices: int = 0
     open_choices: int = 0
-    errors: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,19 +13,26 @@ from pathlib import Path
 from attrs import field, frozen
 
 MEBIBYTE = 1 << 20
+API_KEY_VARIABLE = "TOKENSPEED_API_KEY"
+ADMIN_KEY_VARIABLE = "TOKENSPEED_KEY"  # which the operators' commands send
 
 
 @frozen(kw_only=True)
 class Options:
-    """The `[frontend]` table. Keys are never printed."""
+    """The `[frontend]` table. Keys are never printed; the environment keeps them out of the list
+    of processes as well."""
 
     host: str = field(default="127.0.0.1", metadata={"help": "the address to listen on"})
     port: int = field(default=8000, metadata={"help": "the port; 0 takes any free one"})
     api_key: str | None = field(
-        default=None, repr=False, metadata={"help": "the key clients must send"}
+        factory=lambda: os.environ.get(API_KEY_VARIABLE),
+        repr=False,
+        metadata={"help": f"the key clients must send (from {API_KEY_VARIABLE})"},
     )
     admin_key: str | None = field(
-        default=None, repr=False, metadata={"help": "the key for /engine/*, which is off without"}
+        factory=lambda: os.environ.get(ADMIN_KEY_VARIABLE),
+        repr=False,
+        metadata={"help": f"the key for /engine/*, off without (from {ADMIN_KEY_VARIABLE})"},
     )
     ssl_certfile: Path | None = field(
         default=None, metadata={"help": "a certificate in PEM form: serve https"}
@@ -38,9 +46,6 @@ class Options:
     )
     max_body_bytes: int = field(
         default=16 * MEBIBYTE, metadata={"help": "the largest request body"}
-    )
-    grace_s: int = field(
-        default=5, metadata={"help": "how long running requests may go on at the end"}
     )
 
 
@@ -104,8 +109,6 @@ def _number_problems(options: Options) -> Iterator[str]:
         yield f"port must be in [0, 65535], got {options.port}"
     if options.max_body_bytes < 1:
         yield f"max_body_bytes must be at least 1, got {options.max_body_bytes}"
-    if options.grace_s < 0:
-        yield f"grace_s must not be negative, got {options.grace_s}"
 
 
 def _certificate_problems(options: Options) -> Iterator[str]:

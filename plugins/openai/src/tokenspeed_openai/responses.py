@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from tokenspeed_openai.errors import ErrorDetail
+
 FinishWord = Literal["stop", "length", "abort"]
 
 
@@ -193,9 +195,73 @@ class Reply(Struct, kw_only=True):
     values: dict[str, Any] = {}
 
 
-class Replies(Struct, kw_only=True):
-    """Every engine's reply; `success` is that of all of them."""
+class Replies(Struct, kw_only=True, omit_defaults=True):
+    """Every engine's reply, in their order; `error` tells of the first that refused."""
 
-    success: bool
-    message: str
-    engines: list[Reply]
+    replies: list[Reply]
+    error: ErrorDetail | None = None
+
+
+class EngineState(Struct, kw_only=True):
+    """An engine, and how busy it was last; lengths in tokens."""
+
+    index: int
+    model: str
+    version: str
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    page_size: int
+    features: list[str]
+    running: int
+    waiting: int
+    active_pages: int
+    total_pages: int
+
+
+class Counted(Struct, kw_only=True):
+    """What this server has seen since its start; `finished` counts choices by finish reason."""
+
+    requests: int
+    choices: int
+    open_choices: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    finished: dict[str, int]
+
+
+class Stats(Struct, kw_only=True):
+    """What runs now, and what was counted; a `failure` says why nothing runs any more."""
+
+    model: str
+    uptime_s: float
+    failure: str | None
+    engines: list[EngineState]
+    counters: Counted
+
+
+class PluginState(Struct, kw_only=True):
+    """A plugin: loaded, or why not."""
+
+    name: str
+    state: str
+    version: str
+    source: str
+    reasons: list[str]
+    hooks: list[str]
+
+
+class PhaseHooks(Struct, kw_only=True):
+    """The plugins behind each hook of a phase, in the order they are called."""
+
+    phase: str
+    hooks: dict[str, list[str]]
+
+
+class Composition(Struct, kw_only=True):
+    """What the engine is composed of."""
+
+    model: str
+    plugins: list[PluginState]
+    hooks: list[PhaseHooks]

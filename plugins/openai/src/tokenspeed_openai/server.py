@@ -50,17 +50,9 @@ class OpenAIServer:
         )
 
     async def serve(self, context: ServingContext) -> None:
-        """Serve until cancelled; requests that run then have a time of grace."""
+        """Serve until cancelled; then what runs may go on for a time, and what is left is cut."""
         listening = options.listening_socket(self._options)
-        try:
-            server = _Server(self._config(Deployment(context, self._options)))
-            await self._until_cancelled(server, listening, context=context)
-        finally:
-            listening.close()
-
-    async def _until_cancelled(
-        self, server: _Server, listening: socket.socket, *, context: ServingContext
-    ) -> None:
+        server = _Server(self._config(Deployment(context, self._options)))
         serving = asyncio.create_task(server.serve([listening]))
         try:
             while not server.started and not serving.done():
@@ -70,7 +62,12 @@ class OpenAIServer:
             await asyncio.shield(serving)
         finally:
             server.should_exit = True
-            await serving
+            try:
+                await asyncio.wait((serving,), timeout=context.drain_timeout_s)
+            finally:
+                server.cut()
+                await serving
+                listening.close()
 
     def _config(self, deployment: Deployment) -> uvicorn.Config:
         given = self._options
@@ -86,7 +83,6 @@ class OpenAIServer:
             proxy_headers=False,
             ssl_certfile=given.ssl_certfile,
             ssl_keyfile=given.ssl_keyfile,
-            timeout_graceful_shutdown=given.grace_s,
         )
 
     def _url(self, listening: socket.socket) -> str:
@@ -96,8 +92,17 @@ class OpenAIServer:
 
 
 class _Server(uvicorn.Server):
-    """The process's signals are its owner's."""
+    """Leaves the process's signals to its owner, and can be cut short."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
         yield
+
+    def cut(self) -> None:
+        """End what is left at once."""
+        self.force_exit = True
+        for task in self.server_state.tasks:
+            task.cancel()
+        for connection in self.server_state.connections:
+            connection.transport.abort()
