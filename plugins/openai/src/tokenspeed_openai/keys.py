@@ -59,7 +59,7 @@ def _has(request: Request, key: str | None) -> bool:
 
 
 def _need(request: Request, *keys: str | None) -> None:
-    if not any([_has(request, key) for key in keys]):
+    if not any(_has(request, key) for key in keys):
         raise ApiError(
             401,
             "Missing or wrong key; send it as `Authorization: Bearer KEY`",
