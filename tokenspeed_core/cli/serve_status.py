@@ -39,14 +39,10 @@ class PersonStatus:
         self._say(f"ready after {time.monotonic() - self._start:.1f} s: {url} (Ctrl-C stops)")
         self._say(f"try: {self._plan.server.example(url, self._plan.model)}")
 
-    def draining(self, seconds: float) -> None:
+    def stopping(self, drain_timeout_s: float) -> None:
         """Show how long running requests have."""
-        self._say(f"running requests have {seconds:g} s to end (Ctrl-C again stops at once)")
-
-    def stopping(self) -> None:
-        """Show that it stops."""
         self._end_spinner()
-        self._say("stopping")
+        self._say(f"stopping; what runs has {drain_timeout_s:g} s to end (Ctrl-C ends it now)")
 
     def log_line(self, text: str) -> None:
         """Show an engine's line as it is."""
@@ -80,13 +76,9 @@ class ProgramStatus:
         seconds = round(time.monotonic() - self._start, 3)
         self._say("ready", url=url, seconds=seconds, **self._about)
 
-    def draining(self, seconds: float) -> None:
+    def stopping(self, drain_timeout_s: float) -> None:
         """Say how long running requests have."""
-        self._say("draining", seconds=seconds)
-
-    def stopping(self) -> None:
-        """Say that it stops."""
-        self._say("stopping")
+        self._say("stopping", drain_timeout_s=drain_timeout_s)
 
     def log_line(self, text: str) -> None:
         """Pass an engine's line on."""

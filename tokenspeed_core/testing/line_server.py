@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -57,20 +57,18 @@ class LineServer:
         return f"echo '{{}}' | nc {url} # {model}"
 
     async def serve(self, context: ServingContext) -> None:
-        """Serve until cancelled."""
-        connections: set[asyncio.Task[Any]] = set()
+        """Serve until cancelled; what runs then may come to its end."""
+        running: set[asyncio.Task[None]] = set()
+        writers: set[asyncio.StreamWriter] = set()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            connections.add(task)
+            writers.add(writer)
             async for line in reader:
-                try:
-                    await _answer(context, json.loads(line), writer=writer)
-                except EngineUnavailableError as error:
-                    await _write(writer, {"error": str(error)})
+                task = asyncio.create_task(_answer(context, json.loads(line), writer=writer))
+                running.add(task)
+                task.add_done_callback(running.discard)
+            writers.discard(writer)
             writer.close()
-            connections.discard(task)
 
         server = await asyncio.start_server(connected, HOST, self._options.port)
         host, port = server.sockets[0].getsockname()
@@ -78,25 +76,37 @@ class LineServer:
         try:
             await server.serve_forever()
         finally:
-            for task in connections:
+            server.close()
+            if running:
+                await asyncio.wait(running, timeout=context.drain_timeout_s)
+            for task in running:
                 task.cancel()
+            for writer in writers:
+                writer.close()
+            await server.wait_closed()
 
 
 async def _answer(
     context: ServingContext, asked: Mapping[str, Any], *, writer: asyncio.StreamWriter
 ) -> None:
+    try:
+        async for message in _answers(context, asked):
+            writer.write(json.dumps(message).encode() + b"\n")
+            await writer.drain()
+    except EngineUnavailableError as error:
+        writer.write(json.dumps({"error": str(error)}).encode() + b"\n")
+
+
+async def _answers(
+    context: ServingContext, asked: Mapping[str, Any]
+) -> AsyncIterator[Mapping[str, Any]]:
     if "control" in asked:
         request = ControlRequest(asked["control"], asked.get("arguments", {}))
         replies = await context.client.control(request)
-        await _write(writer, {"replies": [[reply.success, reply.message] for reply in replies]})
+        yield {"replies": [[reply.success, reply.message] for reply in replies]}
         return
     sampling = SamplingParams(max_new_tokens=asked["max_tokens"], temperature=0.0, ignore_eos=True)
     stream = await context.client.generate(AddRequest(asked["id"], asked["prompt"], sampling))
     async for chunk in stream:
         finish = chunk.finish.kind.value if chunk.finish else None
-        await _write(writer, {"token_ids": chunk.token_ids, "finish": finish})
-
-
-async def _write(writer: asyncio.StreamWriter, message: object) -> None:
-    writer.write(json.dumps(message).encode() + b"\n")
-    await writer.drain()
+        yield {"token_ids": chunk.token_ids, "finish": finish}
