@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.errors import ModelError, bullet_list
@@ -31,17 +31,30 @@ def expected_weights(config: ModelConfig) -> dict[str, Shape]:
 
 def check_weights(config: ModelConfig, found: Mapping[str, Shape], *, where: str) -> None:
     """Raise one ModelError that names every missing, unexpected and wrongly shaped tensor."""
+    missing = [name for name in expected_weights(config) if name not in found]
+    problems = [f"missing: {line}" for line in _folded(missing)]
+    _report([*problems, *_misfits(config, found)], config, where=where)
+
+
+def check_some_weights(config: ModelConfig, found: Mapping[str, Shape], *, where: str) -> None:
+    """Raise one ModelError that names every unexpected and wrongly shaped tensor."""
+    _report(_misfits(config, found), config, where=where)
+
+
+def _misfits(config: ModelConfig, found: Mapping[str, Shape]) -> list[str]:
     wanted = expected_weights(config)
-    missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in wanted and not _is_harmless(name, config)]
     misshapen: dict[str, list[str]] = defaultdict(list)
     for name, shape in wanted.items():
         if name in found and found[name] != shape:
             misshapen[f"shape {found[name]}, expected {shape}"].append(name)
-    problems = [f"missing: {line}" for line in _folded(missing)]
-    problems += [f"unexpected: {line}" for line in _folded(unexpected)]
+    problems = [f"unexpected: {line}" for line in _folded(unexpected)]
     for complaint, names in misshapen.items():
         problems += [f"{complaint}: {line}" for line in _folded(names)]
+    return problems
+
+
+def _report(problems: Sequence[str], config: ModelConfig, *, where: str) -> None:
     if problems:
         headline = f"{where}: the weights do not fit the config ({config.architecture.value})"
         raise ModelError(bullet_list(headline, problems))

@@ -32,6 +32,21 @@ class CachePools:
     snapshots: PagedKVCache | None = None
     host: PagedKVCache | None = None
 
+    def drop_device(self) -> None:
+        """Give back the pages on the device and the snapshots; nothing refers to them any more.
+
+        The host pool stays: the scheduler may still know prefixes in it.
+        """
+        self.device.drop()
+        if self.snapshots is not None:
+            self.snapshots.drop()
+
+    def take_device(self) -> None:
+        """Map all of these pages again, zeroed."""
+        self.device.take()
+        if self.snapshots is not None:
+            self.snapshots.take()
+
     def prepare(self, plan: Plan) -> None:
         """Copy and zero pages as the plan says, in that order: a source may be zeroed."""
         copy = plan.copy.get(self.group)

@@ -9,61 +9,85 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenspeed_core.models.config import ModelConfig
+from tokenspeed_core.models.expected_weights import expected_weights
 from tokenspeed_core.models.weights import WeightSource
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
-from tokenspeed_core.torch_plane.linear import Linear, linear, with_fewest_rows
+from tokenspeed_core.torch_plane.linear import (
+    Linear,
+    PlainLinear,
+    is_packed,
+    linear,
+    with_fewest_rows,
+)
+from tokenspeed_core.torch_plane.named_weights import NamedWeights
 from tokenspeed_core.torch_plane.norm import RMSNorm
 from tokenspeed_core.torch_plane.rotary import RotaryTable
+from tokenspeed_core.torch_plane.stored import PlainTensor
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-class _Loader:
-    """Tensors by name, in the decoder's dtype and on its device, one at a time."""
+class _Parts:
+    """Makes the decoder's parts, and notes which weights belong into them."""
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype, *, device: torch.device) -> None:
-        self._source = source
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, *, device: torch.device) -> None:
+        self.weights = NamedWeights(expected_weights(config), dtype=dtype, device=device)
         self._dtype = dtype
         self._device = device
+        self._eps = config.rms_norm_eps
 
-    def tensor(self, name: str) -> Tensor:
-        return self._source.load(name).to(dtype=self._dtype, device=self._device)
-
-    def norm(self, name: str, config: ModelConfig) -> RMSNorm:
-        return RMSNorm(self.tensor(name), config.rms_norm_eps)
+    def norm(self, name: str) -> RMSNorm:
+        width = self.weights.shapes[name][0]
+        norm = RMSNorm(width, self._eps, dtype=self._dtype, device=self._device)
+        self.weights.add(norm, name)
+        return norm
 
     def joined(self, prefix: str, *names: str) -> Linear:
-        """Several projections of the same input as one product."""
-        weights = torch.cat([self.tensor(f"{prefix}.{name}.weight") for name in names])
-        biases = [self._bias(f"{prefix}.{name}.bias", prefix, name=name) for name in names]
-        present = [bias for bias in biases if bias is not None]
-        return linear(weights, torch.cat(present) if present else None)
+        """Several projections of the same input as one product; all have a bias or none has."""
+        biases = [f"{prefix}.{name}.bias" for name in names]
+        product = linear(self._dtype, self._device, has_bias=biases[0] in self.weights.shapes)
+        self.weights.add(product.weight, *(f"{prefix}.{name}.weight" for name in names))
+        if product.bias is not None:
+            self.weights.add(product.bias, *biases)
+        return product
 
-    def _bias(self, key: str, prefix: str, *, name: str) -> Tensor | None:
-        return self.tensor(key) if key in self._source.shapes else None
+    def embedding(self) -> PlainTensor:
+        table = PlainTensor()
+        self.weights.add(table, EMBEDDING)
+        return table
+
+    def head(self, embedding: PlainTensor, *, is_tied: bool) -> Linear:
+        """From hidden states to logits; a tied one shares the embedding unless it is packed."""
+        if is_tied and not is_packed(self._dtype, self._device):
+            return PlainLinear(embedding)
+        head = linear(self._dtype, self._device, has_bias=False)
+        self.weights.add(head.weight, EMBEDDING if is_tied else HEAD)
+        return head
 
 
 class Layer:
     """One block: attention and a gated feed-forward, each added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, index: int, *, loader: _Loader) -> None:
+    def __init__(self, config: ModelConfig, index: int, *, parts: _Parts) -> None:
         name = f"model.layers.{index}"
         self._heads = (config.num_heads, config.num_kv_heads)
         self._dim = config.head_dim
         self._inner = config.intermediate_size
         self._index = index
-        self._input_norm = loader.norm(f"{name}.input_layernorm.weight", config)
-        self._post_norm = loader.norm(f"{name}.post_attention_layernorm.weight", config)
-        self._qkv = loader.joined(f"{name}.self_attn", "q_proj", "k_proj", "v_proj")
-        self._out = loader.joined(f"{name}.self_attn", "o_proj")
-        self._gate_up = loader.joined(f"{name}.mlp", "gate_proj", "up_proj")
-        self._down = loader.joined(f"{name}.mlp", "down_proj")
+        self._input_norm = parts.norm(f"{name}.input_layernorm.weight")
+        self._post_norm = parts.norm(f"{name}.post_attention_layernorm.weight")
+        self._qkv = parts.joined(f"{name}.self_attn", "q_proj", "k_proj", "v_proj")
+        self._out = parts.joined(f"{name}.self_attn", "o_proj")
+        self._gate_up = parts.joined(f"{name}.mlp", "gate_proj", "up_proj")
+        self._down = parts.joined(f"{name}.mlp", "down_proj")
         self._norms: tuple[RMSNorm, RMSNorm] | None = None
         if config.qk_norm:
             own = f"{name}.self_attn"
             self._norms = (
-                loader.norm(f"{own}.q_norm.weight", config),
-                loader.norm(f"{own}.k_norm.weight", config),
+                parts.norm(f"{own}.q_norm.weight"),
+                parts.norm(f"{own}.k_norm.weight"),
             )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -111,7 +135,10 @@ class Step:
 
 
 class Decoder:
-    """The whole model on one device."""
+    """The whole model on one device.
+
+    `weights` may be replaced between forwards; the objects that use them stay the same.
+    """
 
     def __init__(
         self,
@@ -122,15 +149,16 @@ class Decoder:
         device: torch.device,
         max_positions: int | None = None,
     ) -> None:
-        loader = _Loader(weights, dtype, device=device)
+        parts = _Parts(config, dtype, device=device)
         self.config = config
         self.dtype = dtype
         self.device = device
-        self.embedding = loader.tensor("model.embed_tokens.weight")
-        self.layers = [Layer(config, i, loader=loader) for i in range(config.num_layers)]
-        self._norm = loader.norm("model.norm.weight", config)
-        tied = config.tie_word_embeddings
-        self._head = linear(self.embedding if tied else loader.tensor("lm_head.weight"))
+        self.weights = parts.weights
+        self._embedding = parts.embedding()
+        self.layers = [Layer(config, i, parts=parts) for i in range(config.num_layers)]
+        self._norm = parts.norm("model.norm.weight")
+        self._head = parts.head(self._embedding, is_tied=config.tie_word_embeddings)
+        self.weights.load(weights)
         positions = max_positions or config.max_position_embeddings
         self._rotary = RotaryTable(config, positions, dtype=dtype, device=device)
         self.planner: AttentionPlanner | None = None
@@ -143,7 +171,7 @@ class Decoder:
         """
         if self.planner is None or self.planner.cache is not cache:
             self.planner = AttentionPlanner(cache, num_heads=self.config.num_heads)
-        x = with_fewest_rows(functional.embedding(inputs.token_ids, self.embedding))
+        x = with_fewest_rows(functional.embedding(inputs.token_ids, self._embedding.tensor))
         step = self._step(inputs, x, plan=self.planner.plan(inputs))
         for layer in self.layers:
             x = layer(x, step)

@@ -55,6 +55,11 @@ def keep_freed_memory() -> None:
     _call("mallopt", M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
+def give_back_freed_memory() -> None:
+    """Hand everything that was freed to the system, what `keep_freed_memory` kept included."""
+    _call("malloc_trim", ctypes.c_size_t(0))
+
+
 def _call(name: str, *arguments: object) -> None:
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:

@@ -7,6 +7,7 @@ mask, and is never a row's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,8 @@ KEYS, VALUES = 0, 1
 class PagedKVCache:
     """`pages` [layers, 2, num_pages, kv_heads, page_size, head_dim]: keys, then values.
 
-    The memory is mapped and not touched until a page is used.
+    The memory is mapped and not touched until a page is used. While it is dropped there is no page
+    at all, and using one fails.
     """
 
     def __init__(
@@ -37,14 +39,25 @@ class PagedKVCache:
         self.page_size = page_size
         self.num_pages = num_pages
         shape = (config.num_kv_heads, page_size, config.head_dim)
-        self.pages = _zeros((config.num_layers, 2, num_pages, *shape), dtype=dtype, device=device)
-        self.flat = self.pages.flatten(1, 4)
-        self._by_layer = list(self.flat.unbind(0))
+        self.bytes_per_page = 2 * config.num_layers * math.prod(shape) * dtype.itemsize
+        self._shape = (config.num_layers, 2, num_pages, *shape)
+        self._dtype = dtype
+        self._device = device
+        self.take()
 
-    @property
-    def bytes_per_page(self) -> int:
-        """Bytes of one page over all layers."""
-        return self.pages.nbytes // self.num_pages
+    def take(self) -> None:
+        """Map the memory, all zeros."""
+        self._hold(_zeros(self._shape, dtype=self._dtype, device=self._device))
+
+    def drop(self) -> None:
+        """Give the memory back, and the contents of all pages with it."""
+        layers, kinds, _, *shape = self._shape
+        self._hold(torch.empty(layers, kinds, 0, *shape, dtype=self._dtype, device=self._device))
+
+    def _hold(self, pages: Tensor) -> None:
+        self.pages = pages
+        self.flat = pages.flatten(1, 4)
+        self._by_layer = list(self.flat.unbind(0))
 
     def write(self, layer: int, kv: Tensor, *, places: Tensor) -> None:
         """Store kv [tokens, 2 x kv_heads, head_dim] at flat places [tokens, 2 x kv_heads]."""

@@ -15,15 +15,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tokenspeed_core.torch_plane.host_memory import use_huge_pages
+from tokenspeed_core.torch_plane.stored import PackedTensor, PlainTensor, Stored
 
 FEWEST_ROWS = 4
-# The layout oneDNN would choose for this many rows; the quickest one for any number of them.
-PACKING_HINT_ROWS = 1
 
 
 class Linear(Protocol):
-    """x [n, in] to x W^T + b [n, out]."""
+    """x [n, in] to x W^T + b [n, out], once its weight [out, in] and bias [out] were put."""
+
+    @property
+    def weight(self) -> Stored:
+        """Where the weight goes."""
+        ...
+
+    @property
+    def bias(self) -> Stored | None:
+        """Where the bias goes; None without one."""
+        ...
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product for n rows."""
@@ -33,31 +41,30 @@ class Linear(Protocol):
 class PlainLinear:
     """Weights as they are, for devices whose library lays them out itself."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = weight
-        self._bias = bias
+    def __init__(self, weight: PlainTensor, bias: PlainTensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product for n rows."""
-        return functional.linear(x, self._weight, self._bias)
+        bias = None if self.bias is None else self.bias.tensor
+        return functional.linear(x, self.weight.tensor, bias)
 
 
 class PackedLinear:
     """Weights in oneDNN's own layout, on the CPU."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKING_HINT_ROWS)
-        self._bias = bias
+    def __init__(self, bias: PlainTensor | None = None) -> None:
+        self.weight = PackedTensor()
+        self.bias = bias
         self._run = torch.ops.mkldnn._linear_pointwise.default
         self._no_scalars: list[float] = []
-        use_huge_pages(
-            torch.ops.mkldnn.data_ptr(self._weight), torch.ops.mkldnn._nbytes(self._weight)
-        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product for n rows."""
         assert x.shape[0] >= FEWEST_ROWS, "fewer rows are computed in another way; add some"
-        product: Tensor = self._run(x, self._weight, self._bias, "none", self._no_scalars, "")
+        bias = None if self.bias is None else self.bias.tensor
+        product: Tensor = self._run(x, self.weight.tensor, bias, "none", self._no_scalars, "")
         return product
 
 
@@ -70,11 +77,15 @@ def _can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """The fastest form for the weight's device."""
-    if weight.device.type == "cpu" and _can_pack(weight.dtype):
-        return PackedLinear(weight, bias)
-    return PlainLinear(weight, bias)
+def is_packed(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether products there are fastest with packed weights."""
+    return device.type == "cpu" and _can_pack(dtype)
+
+
+def linear(dtype: torch.dtype, device: torch.device, *, has_bias: bool) -> Linear:
+    """The fastest form for a device, still without its weight."""
+    bias = PlainTensor() if has_bias else None
+    return PackedLinear(bias) if is_packed(dtype, device) else PlainLinear(PlainTensor(), bias)
 
 
 def with_fewest_rows(x: Tensor) -> Tensor:

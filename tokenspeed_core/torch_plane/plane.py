@@ -15,21 +15,18 @@ import torch
 
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import EngineError
-from tokenspeed_core.torch_plane.batch_inputs import LastTokens
-from tokenspeed_core.torch_plane.cache_pools import CachePools
-from tokenspeed_core.torch_plane.device import Device
-from tokenspeed_core.torch_plane.extensions import Extensions
-from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
-from tokenspeed_core.torch_plane.plane_setup import GROUP, PlaneSetup, prepare
+from tokenspeed_core.torch_plane.memory import REGIONS
+from tokenspeed_core.torch_plane.plane_build import Built, build
+from tokenspeed_core.torch_plane.plane_setup import prepare
 from tokenspeed_core.torch_plane.plane_thread import PlaneThread, Task
 from tokenspeed_core.torch_plane.results import Outputs, TorchForward
 from tokenspeed_core.torch_plane.runner import Done, Runner
-from tokenspeed_core.torch_plane.sampler import Sampler
-from tokenspeed_core.torch_plane.seated import Seats
 from tokenspeed_hookspecs import (
     AdmittedRequest,
     CacheAcknowledgment,
     CacheGroup,
+    ControlReply,
+    ControlRequest,
     DataPlaneExtension,
     Dispatch,
     ForwardResult,
@@ -55,7 +52,7 @@ class TorchDataPlane:
     def __init__(self, config: EngineConfig, options: Mapping[str, Any]) -> None:
         self._setup = prepare(config, options)
         self._thread: PlaneThread | None = None
-        self._runner: Runner | None = None
+        self._built: Built | None = None
         self._done: deque[Done] = deque()
         self._num_in_flight = 0
         self._operations: Task[Outputs | None] | None = None
@@ -75,17 +72,19 @@ class TorchDataPlane:
         assert self._thread is None, "a plane starts once"
         self._thread = PlaneThread()
         try:
-            runner = self._thread.call(lambda: _build(self._setup, extensions))
+            built = self._thread.call(lambda: build(self._setup, extensions))
         except BaseException:
             self.stop()
             raise
-        self._runner, self._done = runner, runner.done
+        self._built, self._done = built, built.runner.done
 
     def stop(self) -> None:
         """End the thread and let go of the model and its pages."""
         if self._thread is not None:
+            if self._built is not None:
+                self._built.close(self._thread)
             self._thread.stop()
-        self._runner = None
+        self._built = None
         self._done.clear()
         if self._setup.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -140,6 +139,26 @@ class TorchDataPlane:
         mine = tuple(request_ids)
         thread.post(lambda: runner.release(mine))
 
+    @property
+    def memory_regions(self) -> Sequence[str]:
+        """The pages of the KV cache, and the weights."""
+        return REGIONS
+
+    def release_memory(self, regions: Sequence[str]) -> None:
+        """Give it back behind what was asked before; EngineError if that cannot be done."""
+        memory = self._operating().memory
+        self.call(lambda: memory.release(regions))
+
+    def resume_memory(self, regions: Sequence[str]) -> None:
+        """Map the pages again, zeroed, and load the weights that were released."""
+        memory = self._operating().memory
+        self.call(lambda: memory.resume(regions))
+
+    def control(self, request: ControlRequest) -> ControlReply:
+        """Profile or replace weights; see `operations` for what each one takes."""
+        operations = self._operating().operations
+        return self.call(lambda: operations.carry_out(request))
+
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the thread; what it raises is raised here and ends nothing else."""
         return self._started()[0].call(function)
@@ -152,53 +171,10 @@ class TorchDataPlane:
         if self._thread is None:
             raise EngineError("the data plane was used before it was started")
         self._thread.check()
-        assert self._runner is not None, "a thread that was not stopped has its model"
-        return self._thread, self._runner
+        assert self._built is not None, "a thread that was not stopped has its model"
+        return self._thread, self._built.runner
 
-
-def _build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Runner:
-    """Load the model; runs on the plane's thread, which alone touches it from then on."""
-    if setup.threads is not None:
-        torch.set_num_threads(setup.threads)
-    if setup.device.type == "cpu":
-        keep_freed_memory()
-    device = Device(setup.device)
-    device.enter()
-    shape, sizes = setup.model.config, setup.sizes
-    setup.progress.start("loading the weights")
-    decoder = setup.make_decoder(
-        shape,
-        setup.model.open_weights(),
-        dtype=setup.dtype,
-        device=setup.device,
-        max_positions=setup.info.max_model_len,
-    )
-    setup.progress.finish()
-    bound = Extensions(extensions)
-    bound.build_model(decoder)
-    num_slots = sizes.max_batch_size + 1  # slot 0 is never given out
-    return Runner(
-        device=device,
-        decoder=decoder,
-        pools=_pools(setup),
-        seats=Seats(num_slots, vocab_size=shape.vocab_size, eos_token_ids=shape.eos_token_ids),
-        sampler=Sampler(
-            shape.vocab_size,
-            longest=shape.max_position_embeddings + 1,
-            device=setup.device,
-        ),
-        last=LastTokens(num_slots, setup.device),
-        extensions=bound,
-    )
-
-
-def _pools(setup: PlaneSetup) -> CachePools:
-    sizes, host = setup.sizes, torch.device("cpu")
-    return CachePools(
-        GROUP,
-        setup.pool(sizes.num_pages, setup.device),
-        snapshots=setup.pool(sizes.snapshot_pages, setup.device)
-        if sizes.snapshot_pages > 1
-        else None,
-        host=setup.pool(sizes.host_pages, host) if sizes.host_pages > 0 else None,
-    )
+    def _operating(self) -> Built:
+        self._started()
+        assert self._built is not None, "a started plane is built"
+        return self._built

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +25,7 @@ from tokenspeed_hookspecs import CacheGroup, ModelInfo
 
 GROUP = "full"
 MODELS = "tokenspeed.models"
-OPTIONS = ("model", "progress")
+OPTIONS = ("model", "progress", "traces")
 # The scheduler needs a page beyond those of a request's tokens.
 SPARE_PAGES = 1
 
@@ -56,6 +57,7 @@ class PlaneSetup:
     dtype: torch.dtype
     threads: int | None
     sizes: SchedulerSection
+    traces: Path | None
 
     @property
     def group(self) -> CacheGroup:
@@ -77,7 +79,8 @@ def prepare(config: EngineConfig, options: Mapping[str, Any]) -> PlaneSetup:
     """Find the model and decide everything else; ConfigError lists what does not fit.
 
     Options: `model`, a RunnableModel to use instead of the one `engine.model` names; `progress`,
-    a Progress that hears of downloads, conversions and loading.
+    a Progress that hears of downloads, conversions and loading; `traces`, the folder below which
+    the profiler writes (a temporary one otherwise).
     """
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise ConfigError(
@@ -106,10 +109,19 @@ def prepare(config: EngineConfig, options: Mapping[str, Any]) -> PlaneSetup:
         dtype=dtype,
         threads=config.engine.threads,
         sizes=config.scheduler,
+        traces=_traces(options.get("traces")),
     )
     if problems := _problems(setup, wanted_len=config.engine.max_model_len):
         raise ConfigError(problems)
     return setup
+
+
+def _traces(folder: object) -> Path | None:
+    if folder is None:
+        return None
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise ConfigError([f"data_plane.traces: expected a folder, got {folder!r}"])
+    return Path(folder).expanduser()
 
 
 def _problems(setup: PlaneSetup, wanted_len: int | None) -> list[str]:

@@ -15,6 +15,7 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
+from tokenspeed_core.errors import EngineError
 from tokenspeed_core.torch_plane.batch_inputs import (
     LastTokens,
     build_inputs,
@@ -26,6 +27,7 @@ from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import Device, Mark
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.logprobs import Scores, score, score_hidden, spread
+from tokenspeed_core.torch_plane.profiler import Profiler
 from tokenspeed_core.torch_plane.results import Outputs, collect
 from tokenspeed_core.torch_plane.sampler import Sampler, SamplingRows
 from tokenspeed_core.torch_plane.seated import SeatedRequest, Seats
@@ -44,7 +46,10 @@ Done = tuple[Mark, list[CacheAcknowledgment]]
 
 @define(eq=False, kw_only=True)
 class Runner:
-    """The model with all that belongs to its requests. `done` is read by the loop's thread."""
+    """The model with all that belongs to its requests. `done` is read by the loop's thread.
+
+    `released` names the memory regions that are gone; no forward may come until all are back.
+    """
 
     device: Device
     decoder: Decoder
@@ -53,7 +58,9 @@ class Runner:
     sampler: Sampler
     last: LastTokens
     extensions: Extensions
+    profiler: Profiler
     done: deque[Done] = field(factory=deque)
+    released: set[str] = field(factory=set)
 
     @property
     def num_known_requests(self) -> int:
@@ -80,7 +87,15 @@ class Runner:
         self.pools.prepare(plan)
         if plan.operations:
             self._run_operations(plan.fills)
-        return None if plan.batch is None else self._forward(plan.batch, dispatch)
+        if plan.batch is None:
+            return None
+        if self.released:
+            gone = ", ".join(sorted(self.released))
+            raise EngineError(f"a forward was asked for while memory is released: {gone}")
+        self.profiler.before_forward()
+        outputs = self._forward(plan.batch, dispatch)
+        self.profiler.after_forward()
+        return outputs
 
     def _run_operations(self, operations: Sequence[CacheOperation]) -> None:
         if not operations:

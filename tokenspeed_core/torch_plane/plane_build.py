@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""What lives on the plane's thread, made there from the setup, and taken down at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from attrs import frozen
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.torch_plane.batch_inputs import LastTokens
+from tokenspeed_core.torch_plane.cache_pools import CachePools
+from tokenspeed_core.torch_plane.decoder import Decoder
+from tokenspeed_core.torch_plane.device import Device
+from tokenspeed_core.torch_plane.extensions import Extensions
+from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
+from tokenspeed_core.torch_plane.memory import Memory
+from tokenspeed_core.torch_plane.operations import Operations
+from tokenspeed_core.torch_plane.plane_setup import GROUP, PlaneSetup
+from tokenspeed_core.torch_plane.plane_thread import PlaneThread
+from tokenspeed_core.torch_plane.profiler import Profiler
+from tokenspeed_core.torch_plane.runner import Runner
+from tokenspeed_core.torch_plane.sampler import Sampler
+from tokenspeed_core.torch_plane.seated import Seats
+from tokenspeed_core.torch_plane.update_groups import UpdateGroups
+from tokenspeed_core.torch_plane.weight_updates import WeightUpdates
+from tokenspeed_core.torch_plane.weights_aside import WeightsAside
+from tokenspeed_hookspecs import DataPlaneExtension
+
+
+@frozen(eq=False)
+class Built:
+    """The model with its requests, and the two that act on it between forwards."""
+
+    runner: Runner
+    memory: Memory
+    operations: Operations
+
+    def close(self, thread: PlaneThread) -> None:
+        """Write a trace that is being recorded, leave the groups, remove what was put aside."""
+        operations = self.operations
+        # A plane that failed answers nothing any more; what it held ends with the process.
+        with suppress(EngineError):
+            if operations.profiler.is_busy:
+                thread.call(operations.profiler.stop)
+            operations.groups.leave_all()
+        operations.aside.forget()
+
+
+def build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Built:
+    """Load the model; runs on the plane's thread, which alone touches it from then on."""
+    if setup.threads is not None:
+        torch.set_num_threads(setup.threads)
+    if setup.device.type == "cpu":
+        keep_freed_memory()
+    device = Device(setup.device)
+    device.enter()
+    setup.progress.start("loading the weights")
+    decoder = setup.make_decoder(
+        setup.model.config,
+        setup.model.open_weights(),
+        dtype=setup.dtype,
+        device=setup.device,
+        max_positions=setup.info.max_model_len,
+    )
+    setup.progress.finish()
+    bound = Extensions(extensions)
+    bound.build_model(decoder)
+    runner = _runner(setup, decoder, device=device, extensions=bound)
+    aside = WeightsAside(setup.model.open_weights)
+    groups = UpdateGroups(setup.device)
+    operations = Operations(
+        runner=runner,
+        profiler=runner.profiler,
+        updates=WeightUpdates(setup.model.config, decoder.weights, groups=groups),
+        groups=groups,
+        aside=aside,
+    )
+    return Built(runner, Memory(runner, aside), operations)
+
+
+def _runner(
+    setup: PlaneSetup, decoder: Decoder, *, device: Device, extensions: Extensions
+) -> Runner:
+    shape = setup.model.config
+    num_slots = setup.sizes.max_batch_size + 1  # slot 0 is never given out
+    return Runner(
+        device=device,
+        decoder=decoder,
+        pools=_pools(setup),
+        seats=Seats(num_slots, vocab_size=shape.vocab_size, eos_token_ids=shape.eos_token_ids),
+        sampler=Sampler(
+            shape.vocab_size,
+            longest=shape.max_position_embeddings + 1,
+            device=setup.device,
+        ),
+        last=LastTokens(num_slots, setup.device),
+        extensions=extensions,
+        profiler=Profiler(setup.traces, device=setup.device),
+    )
+
+
+def _pools(setup: PlaneSetup) -> CachePools:
+    sizes, host = setup.sizes, torch.device("cpu")
+    return CachePools(
+        GROUP,
+        setup.pool(sizes.num_pages, setup.device),
+        snapshots=setup.pool(sizes.snapshot_pages, setup.device)
+        if sizes.snapshot_pages > 1
+        else None,
+        host=setup.pool(sizes.host_pages, host) if sizes.host_pages > 0 else None,
+    )

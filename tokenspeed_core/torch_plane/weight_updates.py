@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""New weights for the running decoder, from a folder, from bytes, or from a group.
+
+Whatever is new is checked whole before the first tensor changes. From a folder all weights come;
+from bytes and groups as many as the caller has, and the others stay.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+import torch
+from attrs import asdict, frozen
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from torch import Tensor
+
+from tokenspeed_core.models.config import ModelConfig
+from tokenspeed_core.models.errors import bullet_list
+from tokenspeed_core.models.expected_weights import Shape, check_some_weights
+from tokenspeed_core.models.resolve import resolve_model
+from tokenspeed_core.torch_plane.named_weights import NamedWeights
+from tokenspeed_core.torch_plane.refusal import RefusedError
+from tokenspeed_core.torch_plane.update_groups import UpdateGroups
+
+LOAD_FORMATS = (None, "auto", "safetensors")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@frozen(kw_only=True)
+class FromDisk:
+    """A model as `engine.model` names one, of the shape of the one that runs."""
+
+    model_path: str
+    load_format: str | None = None
+    weight_version: str | None = None
+
+
+@frozen(kw_only=True)
+class FromTensor:
+    """`serialized_named_tensors` is one safetensors file's content: bytes, or their base64 text, or
+    a list with one such entry, since there is one rank. Pickled tensors are never read."""
+
+    serialized_named_tensors: object
+    load_format: str | None = None
+    weight_version: str | None = None
+
+
+@frozen(kw_only=True)
+class FromGroup:
+    """What a group's sender broadcasts: one name, dtype and shape a tensor, in its order."""
+
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+    group_name: str = "weight_update_group"
+    weight_version: str | None = None
+
+
+class WeightUpdates:
+    """Updates of one decoder's weights; RefusedError or ModelError where nothing is changed."""
+
+    def __init__(self, config: ModelConfig, weights: NamedWeights, *, groups: UpdateGroups) -> None:
+        self._config = config
+        self._weights = weights
+        self._groups = groups
+
+    def from_disk(self, order: FromDisk) -> int:
+        """Load a model's weights; how many tensors were replaced."""
+        _check_format(order.load_format)
+        model = resolve_model(order.model_path)
+        self._check_config(model.config, where=model.name)
+        source = model.open_weights()
+        # Every file is opened and every tensor found in it before any is replaced.
+        return self._update({name: source.load(name) for name in self._weights.shapes})
+
+    def from_tensor(self, order: FromTensor) -> int:
+        """Take tensors out of a safetensors file's bytes."""
+        _check_format(order.load_format)
+        tensors = _deserialized(_one(order.serialized_named_tensors))
+        self._check(_shapes(tensors), where="serialized_named_tensors")
+        strange = [
+            f"{n} is {t.dtype}" for n, t in tensors.items() if t.dtype not in DTYPES.values()
+        ]
+        if strange:
+            raise RefusedError(bullet_list(f"expected {', '.join(DTYPES)}", strange))
+        return self._update(tensors)
+
+    def from_group(self, order: FromGroup) -> int:
+        """Receive tensors; all are here before the first one is replaced."""
+        shapes = [tuple(shape) for shape in order.shapes]
+        if not len(order.names) == len(order.dtype_names) == len(shapes):
+            raise RefusedError(
+                f"names, dtype_names and shapes: expected as many of each, got {len(order.names)}, "
+                f"{len(order.dtype_names)} and {len(shapes)}"
+            )
+        dtypes = [_dtype(name) for name in order.dtype_names]
+        self._check(dict(zip(order.names, shapes, strict=True)), where="names and shapes")
+        received = self._groups.receive(order.group_name, shapes, dtypes=dtypes)
+        return self._update(dict(zip(order.names, received, strict=True)))
+
+    def _check(self, shapes: Mapping[str, Shape], *, where: str) -> None:
+        if not shapes:
+            raise RefusedError(f"{where}: expected at least one tensor, got none")
+        check_some_weights(self._config, shapes, where=where)
+
+    def _check_config(self, config: ModelConfig, *, where: str) -> None:
+        ours, theirs = asdict(self._config), asdict(config)
+        different = [
+            f"{name}: {theirs[name]}, running {ours[name]}"
+            for name in ours
+            if theirs[name] != ours[name]
+        ]
+        if different:
+            raise RefusedError(bullet_list(f"{where} is not the model that runs", different))
+
+    def _update(self, tensors: Mapping[str, Tensor]) -> int:
+        known = {name: tensor for name, tensor in tensors.items() if name in self._weights.shapes}
+        self._weights.update(known)
+        return len(known)
+
+
+def _check_format(load_format: str | None) -> None:
+    if load_format not in LOAD_FORMATS:
+        raise RefusedError(f"load_format: expected auto or safetensors, got {load_format!r}")
+
+
+def _one(given: object) -> object:
+    if not isinstance(given, list | tuple):
+        return given
+    if len(given) != 1:
+        raise RefusedError(
+            f"serialized_named_tensors: expected one entry, for the one rank, got {len(given)}"
+        )
+    return given[0]
+
+
+def _deserialized(given: object) -> dict[str, Tensor]:
+    try:
+        if isinstance(given, str):
+            given = base64.b64decode(given, validate=True)
+        if not isinstance(given, bytes | bytearray | memoryview):
+            raise RefusedError(
+                "serialized_named_tensors: expected the bytes of a safetensors file or their "
+                f"base64 text, got {type(given).__name__}"
+            )
+        return load_safetensors(bytes(given))
+    except (SafetensorError, binascii.Error) as error:
+        raise RefusedError(
+            f"serialized_named_tensors: not a whole safetensors file ({error}); pickled tensors "
+            "are not read, because a pickle can run code"
+        ) from error
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = DTYPES.get(name.removeprefix("torch."))
+    if found is None:
+        raise RefusedError(f"dtype_names: expected {', '.join(DTYPES)}, got {name!r}")
+    return found
