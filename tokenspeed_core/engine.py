@@ -105,7 +105,7 @@ class LocalEngine:
     def _run(self) -> None:
         failure = EngineError("the engine was stopped, so the request did not run to its end")
         try:
-            self.rank.loop.run(lambda: False)
+            self.rank.run(lambda: False)
         except Exception as error:
             # The loop's owner: every stream ends with what ended the loop.
             failure = EngineError(f"the engine failed: {_told(error)}")

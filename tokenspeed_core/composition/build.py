@@ -29,6 +29,7 @@ from tokenspeed_core.errors import CompositionError
 from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_core.loop.operations import OWN_NAMES
 from tokenspeed_core.loop.parts import LoopParts, LoopSettings
+from tokenspeed_core.ranks.membership import Membership
 from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.requests.finish import DecodeText
 from tokenspeed_core.requests.ingress import IngressLimits
@@ -36,7 +37,6 @@ from tokenspeed_hookspecs import (
     ControlOperation,
     DataPlane,
     Frontend,
-    Ranks,
     SchedulerDriver,
     SchedulerSettings,
     Tokenizer,
@@ -49,7 +49,7 @@ class Surroundings:
     in for the drivers that the configuration names, and are called alike."""
 
     frontend: Frontend | None = None
-    ranks: Ranks = field(factory=SingleRank)
+    ranks: Membership = field(factory=SingleRank)
     decode_text: DecodeText | None = None
     tokenizer: Tokenizer | None = None
     make_data_plane: Callable[[EngineConfig, dict[str, Any]], DataPlane] | None = None
@@ -150,9 +150,11 @@ class _Build:
             EventLoop(parts) if engine.watched_by is None else WatchedLoop(parts, engine.watched_by)
         )
         engine.bind_loop(loop)
+        self.around.ranks.where.ask = lambda: f"round {loop.last_round.number}, phase {loop.phase}"
         return Rank(
             config=self.config,
             loop=loop,
+            ranks=self.around.ranks,
             hooks=hooks,
             engine=engine,
             scheduler=scheduler,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define
 
@@ -16,6 +16,7 @@ from tokenspeed_core.composition.resolve import FailedPlugin
 from tokenspeed_core.composition.round_hooks import RoundHooks
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.loop.event_loop import EventLoop
+from tokenspeed_core.ranks.membership import Membership
 from tokenspeed_hookspecs import DataPlane, DataPlaneExtension, SchedulerDriver
 
 
@@ -25,6 +26,7 @@ class Rank:
 
     config: EngineConfig
     loop: EventLoop
+    ranks: Membership
     hooks: RoundHooks
     engine: RankEngine
     scheduler: SchedulerDriver
@@ -68,8 +70,17 @@ class Rank:
             self.data_plane.start(self.extensions)
             self._plugins.start()
         except BaseException as error:
+            self.ranks.fail(f"{type(error).__name__}: {error}")
             for later in self._stop_all():
                 error.add_note(f"then, while stopping: {type(later).__name__}: {later}")
+            raise
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Run rounds until the ranks agree to stop; the others are told why this one fails."""
+        try:
+            self.loop.run(should_stop)
+        except BaseException as error:
+            self.ranks.fail(f"{type(error).__name__}: {error}")
             raise
 
     def stop(self) -> None:
@@ -87,4 +98,5 @@ class Rank:
         except Exception as error:
             self.engine.log.exception("the data plane failed to stop")
             errors.append(error)
+        self.ranks.close()
         return errors

@@ -10,6 +10,7 @@ from typing import Protocol
 from attrs import define, frozen
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.ranks.membership import Whereabouts
 from tokenspeed_core.ranks.single import SingleGroup
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_hookspecs import Group
@@ -181,22 +182,31 @@ class CheckedGroup:
         return payload
 
 
-@frozen
+@frozen(eq=False)
 class MeshRanks:
     """The groups of one rank."""
 
     rank: int
     world_size: int
     replica: Group
-    pp: Group | None = None
-    dp: Group | None = None
-    ep: Group | None = None
+    pp: Group | None
+    dp: Group | None
+    ep: Group | None
+    mesh: Mesh
+    where: Whereabouts
+
+    def fail(self, reason: str) -> None:
+        """Tell the other ranks why this one ends."""
+        self.mesh.fail(reason)
+
+    def close(self) -> None:
+        """Leave the deployment."""
+        self.mesh.close()
 
 
-def ranks_of(
-    topology: Topology, mesh: Mesh, *, where: Callable[[], str] | None = None
-) -> MeshRanks:
-    """The groups a topology gives a mesh's rank; `where` switches the checks on."""
+def ranks_of(topology: Topology, mesh: Mesh, *, is_checked: bool = False) -> MeshRanks:
+    """The groups a topology gives a mesh's rank; checked ones compare where every rank is."""
+    where = Whereabouts()
 
     def group(name: str, members: tuple[int, ...] | None) -> Group | None:
         if members is None:
@@ -204,7 +214,7 @@ def ranks_of(
         if len(members) == 1:
             return SingleGroup()
         made = MeshGroup(mesh, members)
-        return made if where is None else CheckedGroup(made, where, name)
+        return CheckedGroup(made, where, name) if is_checked else made
 
     replica = group("replica", topology.replica(mesh.rank))
     assert replica is not None, "every rank is in a replica"
@@ -214,4 +224,7 @@ def ranks_of(
         replica,
         group("pp", topology.stages(mesh.rank)),
         group("dp", topology.world()),
+        None,
+        mesh,
+        where,
     )

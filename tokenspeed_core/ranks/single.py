@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokenspeed_core.ranks.membership import Whereabouts
+
 
 class SingleGroup:
     """A group of one; every verb returns what it was given."""
@@ -45,3 +47,10 @@ class SingleRank:
 
     def __init__(self) -> None:
         self.replica = SingleGroup()
+        self.where = Whereabouts()
+
+    def fail(self, reason: str) -> None:
+        """There is nobody to tell."""
+
+    def close(self) -> None:
+        """There is nothing to leave."""

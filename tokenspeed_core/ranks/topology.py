@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from tokenspeed_core.config import EngineSection
 from tokenspeed_core.errors import ConfigError
 
 
@@ -35,6 +36,11 @@ class Topology:
     tp: int = field(default=1, validator=_at_least_one)
     pp: int = field(default=1, validator=_at_least_one)
     dp: int = field(default=1, validator=_at_least_one)
+
+    @classmethod
+    def of(cls, section: EngineSection) -> Topology:
+        """The topology a configuration asks for."""
+        return cls(section.tp, section.pp, section.dp)
 
     @property
     def replica_size(self) -> int:

@@ -13,10 +13,13 @@ import os
 import sys
 import tomllib
 from contextlib import suppress
+from pathlib import Path
 
-from tokenspeed_core.config import from_tables
+from tokenspeed_core.config import EngineConfig, from_tables
 from tokenspeed_core.errors import CompositionError, EngineError
 from tokenspeed_core.models.errors import ModelError
+from tokenspeed_core.ranks.membership import Membership
+from tokenspeed_core.serving.engine_ranks import engine_ranks
 from tokenspeed_core.serving.lifeline import StopSwitch, follow_parent, read_line
 from tokenspeed_core.serving.messages import EngineOrder, EngineReport
 
@@ -61,13 +64,27 @@ def main() -> int:
 
 
 def run_engine(order: EngineOrder, reports: ReportPipe, *, stop: StopSwitch) -> None:
+    """Meet the engine's other ranks, then be the first of them."""
+    config = from_tables(tomllib.loads(order.config))
+    folder = None if order.meeting is None else Path(order.meeting)
+    with engine_ranks(config, replica=order.index, folder=folder) as ranks:
+        _run_first(order, config, ranks=ranks, reports=reports, stop=stop)
+
+
+def _run_first(
+    order: EngineOrder,
+    config: EngineConfig,
+    *,
+    ranks: Membership,
+    reports: ReportPipe,
+    stop: StopSwitch,
+) -> None:
     """Compose, load, connect, and run rounds until asked to stop."""
     from tokenspeed_core.composition.build import Surroundings, build_rank
     from tokenspeed_core.model_tokenizer import model_tokenizer
     from tokenspeed_core.serving.engine_info import engine_info
     from tokenspeed_core.wire.frontend import ZmqFrontend
 
-    config = from_tables(tomllib.loads(order.config))
     tokenizer = model_tokenizer(config)
     frontend = ZmqFrontend(
         order.handshake,
@@ -75,6 +92,7 @@ def run_engine(order: EngineOrder, reports: ReportPipe, *, stop: StopSwitch) -> 
     )
     around = Surroundings(
         frontend=frontend,
+        ranks=ranks,
         decode_text=tokenizer.decode if tokenizer is not None else None,
         tokenizer=tokenizer,
     )
@@ -83,7 +101,7 @@ def run_engine(order: EngineOrder, reports: ReportPipe, *, stop: StopSwitch) -> 
         rank.start()
         frontend.start(engine_info(rank, index=order.index))
         with stop.between_rounds():
-            rank.loop.run(stop.read)
+            rank.run(stop.read)
     finally:
         frontend.close()
         rank.stop()

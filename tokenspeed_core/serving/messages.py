@@ -16,11 +16,13 @@ from attrs import frozen
 
 @frozen(kw_only=True)
 class EngineOrder:
-    """Which engine to run: `config` as TOML, `handshake` the address of the client or gateway."""
+    """Which engine to run: `config` as TOML, `handshake` the address of the client or gateway,
+    `meeting` the folder where the ranks of several engines find each other."""
 
     config: str
     handshake: str
     index: int = 0
+    meeting: str | None = None
     log_level: str = "warning"
 
     def to_line(self) -> bytes:

@@ -12,6 +12,7 @@ from attrs import define, field
 from tokenspeed_core.composition.build import Surroundings, build_rank
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
+from tokenspeed_core.ranks.membership import Membership
 from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.requests.finish import DecodeText
 from tokenspeed_core.scheduling.native import NativeScheduler
@@ -24,7 +25,6 @@ from tokenspeed_hookspecs import (
     AbortRequests,
     CacheOperationKind,
     Message,
-    Ranks,
     SchedulerDriver,
     Tokenizer,
 )
@@ -63,7 +63,7 @@ class EngineSetup:
     tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
     frontend: ManualFrontend | ScriptedFrontend = field(factory=ManualFrontend)
-    ranks: Ranks = field(factory=SingleRank)
+    ranks: Membership = field(factory=SingleRank)
 
     def config(self) -> EngineConfig:
         """The engine's configuration."""

@@ -103,8 +103,7 @@ class WorldFixture:
     # ---------------------------------------------------------------------------------------------
 
     def _make(self, rank: int) -> EngineFixture:
-        where = _Where()
-        ranks = ranks_of(self.topology, self._meshes[rank], where=where)
+        ranks = ranks_of(self.topology, self._meshes[rank], is_checked=True)
         options = {**self._setup.plane, **self._plane.get(rank, {})}
         if self.topology.place(rank).stage < self.topology.pp - 1:
             options["placeholder"] = PLACEHOLDER
@@ -113,8 +112,7 @@ class WorldFixture:
         setup = evolve(
             self._setup, ranks=ranks, plane=options, frontend=frontend or ManualFrontend()
         )
-        where.engine = engine = EngineFixture(setup)
-        return engine
+        return EngineFixture(setup)
 
     def _on_all(self, act: Callable[[Any], T], given: list[Any]) -> list[T]:
         """Run on every rank's thread; the first cause is raised, not what followed from it."""
@@ -149,18 +147,6 @@ def thread_meshes(size: int, limit_s: float = 30.0) -> list[Mesh]:
     """The meshes of so many ranks in this process."""
     world = ThreadWorld(size, limit_s)
     return [world.mesh(rank) for rank in range(size)]
-
-
-class _Where:
-    """Where a rank is, for the checks of its exchanges."""
-
-    engine: EngineFixture | None = None
-
-    def __call__(self) -> str:
-        if self.engine is None:
-            return "before its first round"
-        loop = self.engine.loop
-        return f"round {loop.last_round.number}, phase {loop.phase}"
 
 
 def _planned(engine: EngineFixture) -> list[Any]:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""The ranks of one engine: this process is the first, and starts the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokenspeed_core.config import EngineConfig
+from tokenspeed_core.ranks.meeting import local_seat
+from tokenspeed_core.ranks.membership import Membership
+from tokenspeed_core.ranks.mesh import ranks_of
+from tokenspeed_core.ranks.single import SingleRank
+from tokenspeed_core.ranks.topology import Topology
+from tokenspeed_core.serving.followers import followers, meeting_folder
+
+
+@contextmanager
+def engine_ranks(
+    config: EngineConfig, *, replica: int = 0, folder: Path | None = None
+) -> Iterator[Membership]:
+    """Start what follows this rank and meet them all; `folder` is where several replicas meet."""
+    topology = Topology.of(config.engine)
+    if topology.world_size == 1:
+        yield SingleRank()
+    elif folder is None:
+        with meeting_folder() as made, _met(config, topology, folder=made, replica=0) as ranks:
+            yield ranks
+    else:
+        with _met(config, topology, folder=folder, replica=replica) as ranks:
+            yield ranks
+
+
+@contextmanager
+def _met(
+    config: EngineConfig, topology: Topology, *, folder: Path, replica: int
+) -> Iterator[Membership]:
+    with followers(config, topology, folder=folder, replica=replica):
+        mesh = local_seat(replica * topology.replica_size, topology, folder=folder).meet()
+        try:
+            yield ranks_of(topology, mesh, is_checked=config.engine.check_ranks)
+        except BaseException as error:
+            mesh.fail(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            mesh.close()
