@@ -29,8 +29,8 @@ class ClientConfig:
     """A deployment as its client sees it; times in seconds.
 
     `handshake_timeout_s` is for all engines together. An engine that takes nothing for
-    `send_timeout_s`, or says nothing for `silence_limit_s` while it owes a chunk or a reply, counts
-    as dead: the silence limit must exceed the longest wait for a first token. `send_queue` is how
+    `send_timeout_s`, or says nothing for `silence_limit_s` while it has requests, counts as dead;
+    ours says something every few seconds as long as its loop goes round. `send_queue` is how
     many messages may wait for an engine that is busy.
     """
 

@@ -70,11 +70,6 @@ class ControlQueue:
             self._go_on(reply.name, queue)
         return True
 
-    def owed(self, position: int) -> int:
-        """How many replies an engine owes."""
-        heads = [queue[0] for queue in self._by_name.values()]
-        return sum(position not in exchange.replies for exchange in heads)
-
     def fail(self, failure: EngineUnavailableError) -> None:
         """End every request with an error."""
         queues, self._by_name = list(self._by_name.values()), {}

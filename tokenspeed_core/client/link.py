@@ -66,7 +66,7 @@ class Link:
         self._ways = [self._way(position) for position in range(num_engines)]
         self._controls = ControlQueue(num_engines, self._send_to_all)
         self._silence = SilenceWatch(
-            config.silence_limit_s, num_engines, self._owed, self._engine_failed
+            config.silence_limit_s, num_engines, self._num_owed, self._engine_failed
         )
         self._readers: list[SocketReader] = []
         self._registered: asyncio.Future[Sequence[EngineInfo]] | None = None
@@ -263,8 +263,9 @@ class Link:
             if not self.has_ended:
                 way.send(frames)
 
-    def _owed(self, position: int) -> int:
-        return self._in_flight.counts[position] + self._controls.owed(position)
+    def _num_owed(self, position: int) -> int:
+        # Engines give signs of life for requests only; a control request has a limit of its own.
+        return self._in_flight.counts[position]
 
     def _engine_failed(self, position: int, reason: str) -> None:
         self.end(f"engine {self._config.first_engine + position} counts as dead: {reason}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A killed engine says nothing, and its socket may tell nothing either: silence is the last sign.
 
-Only one that owes something is missed; an idle engine has nothing to say.
+Only one that owes chunks is missed; an idle engine has nothing to say.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ LONGEST_NAP_S = 5.0
 class SilenceWatch:
     """Calls `fail` with an engine's place and the reason when it was silent for too long.
 
-    `owed` says how much an engine owes. Runs between `start` and `stop`.
+    `num_owed` says how many streams an engine has to go on with. Runs between `start` and `stop`.
     """
 
     _limit_s: float
     _num_engines: int
-    _owed: Callable[[int], int]
+    _num_owed: Callable[[int], int]
     _fail: Callable[[int, str], None]
-    _heard: list[float] = field(factory=list, init=False)
+    _heard: list[float] = field(init=False)
     _next: asyncio.TimerHandle | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._heard = [0.0] * self._num_engines
 
     def start(self) -> None:
         """Watch from now on."""
@@ -48,11 +51,11 @@ class SilenceWatch:
         now = self._now()
         self._plan()
         for position, heard in enumerate(self._heard):
-            if not self._owed(position):
+            if not self._num_owed(position):
                 self._heard[position] = now
             elif now - heard > self._limit_s:
-                owes = f"while it owed {self._owed(position)} answers"
-                self._fail(position, f"it was silent for {self._limit_s} s {owes}")
+                running = f"with {self._num_owed(position)} requests running"
+                self._fail(position, f"it was silent for {self._limit_s} s {running}")
                 return
 
     def _plan(self) -> None:

@@ -47,6 +47,8 @@ def open_sockets(addresses: Addresses, *, send_queue: int) -> Sockets:
     try:
         handshake = context.socket(zmq.ROUTER)
         handshake.setsockopt(zmq.MAXMSGSIZE, MAX_HANDSHAKE_BYTES)
+        # An engine that is started again may call before its predecessor's end is noticed.
+        handshake.setsockopt(zmq.ROUTER_HANDOVER, 1)
         inputs = context.socket(zmq.ROUTER)
         inputs.setsockopt(zmq.MAXMSGSIZE, MAX_HANDSHAKE_BYTES)
         inputs.setsockopt(zmq.ROUTER_MANDATORY, 1)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -49,6 +50,9 @@ class WireEngine:
     def __init__(self, handshake: str, index: int = 0) -> None:
         self.index = index
         self._context = zmq.asyncio.Context()
+        self._sockets: list[zmq.asyncio.Socket] = []
+        # A test that fails may leave it open, and the collector would wait for its sockets.
+        self._close = weakref.finalize(self, _close, self._context, self._sockets)
         self.handshake = self._dealer(handshake)
         self.input: zmq.asyncio.Socket | None = None
         self.output: zmq.asyncio.Socket | None = None
@@ -75,7 +79,7 @@ class WireEngine:
         await self.handshake.send(pack_status(READY))
         self.input = self._dealer(init.input_address)
         await self.input.send(ready or pack_ready(self.info, ParallelSizes()))
-        self.output = self._context.socket(zmq.PUSH)
+        self.output = self._socket(zmq.PUSH)
         self.output.connect(init.output_address)
 
     async def receive(self) -> Message:
@@ -131,14 +135,25 @@ class WireEngine:
 
     def close(self) -> None:
         """Hang up."""
-        self._context.destroy(linger=0)
+        self._close()
+
+    def _socket(self, kind: zmq.SocketType) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        self._sockets.append(socket)
+        return socket
 
     def _dealer(self, address: str) -> zmq.asyncio.Socket:
-        socket = self._context.socket(zmq.DEALER)
+        socket = self._socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, pack_identity(self.index))
         socket.setsockopt(zmq.RCVHWM, 1)
         socket.connect(address)
         return socket
+
+
+def _close(context: zmq.asyncio.Context, sockets: Sequence[zmq.asyncio.Socket]) -> None:
+    for socket in sockets:
+        socket.close(linger=0)
+    context.term()
 
 
 async def _soon(waited: Awaitable[T]) -> T:
