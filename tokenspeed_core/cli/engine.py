@@ -20,7 +20,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(shown_config(config))
         return 0
     from tokenspeed_core.composition.resolve import resolve
-    from tokenspeed_core.model_tokenizer import model_tokenizer
+    from tokenspeed_core.model_tokenizer import model_folder
     from tokenspeed_core.models.rich_progress import RichProgress
     from tokenspeed_core.serving.gateway import handshake_address
     from tokenspeed_core.serving.messages import EngineOrder
@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(["give --gateway ipc://PATH or --connect ADDRESS, and only one of them"])
     resolve(config)
     with RichProgress() as progress:
-        model_tokenizer(config, progress)
+        model_folder(config, progress)
     order = EngineOrder(
         config=config.to_toml(),
         handshake=own.connect or handshake_address(own.gateway),

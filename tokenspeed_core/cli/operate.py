@@ -174,7 +174,7 @@ profile = Operation(
     name="profile",
     path="/engine/profile",
     help="Start or stop a trace of what runs, written where the server says.",
-    done=lambda given: "tracing" if given.type == "start" else "the trace is written",
+    done=lambda given: f"profile {given.type}",
     body=_profile,
     add_flags=_add_profile,
 ).run

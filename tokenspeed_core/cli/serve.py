@@ -35,18 +35,18 @@ def run(arguments: list[str]) -> int:
         return 0
     from tokenspeed_core.composition.report import plugins_report
     from tokenspeed_core.composition.resolve import resolve
-    from tokenspeed_core.model_tokenizer import model_tokenizer
+    from tokenspeed_core.model_tokenizer import model_folder
     from tokenspeed_core.models.rich_progress import RichProgress
     from tokenspeed_core.serving.server import Server
 
     resolve(parsed.config)
     plan = serve_plan(parsed.config, log_level=parsed.own.log_level)
     with RichProgress() as progress:
-        tokenizer = model_tokenizer(plan.config, progress)
+        model = model_folder(plan.config, progress)
     server = Server(
         plan=plan,
         status=ProgramStatus() if parsed.own.json else PersonStatus(plan),
-        tokenizer=tokenizer,
+        model=model,
         composition=attrs.asdict(plugins_report(plan.config)),
     )
     asyncio.run(server.run())
