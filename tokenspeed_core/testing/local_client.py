@@ -11,7 +11,6 @@ from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.engine import LocalEngine
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.frontends.in_process import Delivery, InProcessFrontend
-from tokenspeed_core.models.tokenizer import Tokenizer
 from tokenspeed_hookspecs import (
     AddRequest,
     Chunk,
@@ -21,6 +20,7 @@ from tokenspeed_hookspecs import (
     EngineUnavailableError,
     Load,
     RequestInUseError,
+    Tokenizer,
 )
 
 
@@ -71,10 +71,12 @@ class LocalStream:
 
 
 class LocalClient:
-    """A started engine as an `EngineClient`; `info` is what it says of itself."""
+    """A started engine as an `EngineClient`; `info` is what it says of itself, `sent` every request
+    it was sent."""
 
     def __init__(self, frontend: InProcessFrontend, info: EngineInfo) -> None:
         self.info = info
+        self.sent: list[AddRequest] = []
         self._frontend = frontend
 
     @property
@@ -97,7 +99,9 @@ class LocalClient:
         """Send a request; see `EngineClient`."""
         if rank not in (None, 0):
             raise ValueError(f"there is no data-parallel rank {rank}; the ranks are 0 to 0")
-        return LocalStream(self._frontend, request)
+        stream = LocalStream(self._frontend, request)
+        self.sent.append(request)
+        return stream
 
     async def abort(self, request_id: str) -> bool:
         """End a request."""
@@ -117,7 +121,8 @@ class LocalClient:
 def local_deployment(
     config: EngineConfig, tokenizer: Tokenizer | None, *, features: Sequence[str] = ()
 ) -> tuple[LocalEngine, LocalClient]:
-    """Compose an engine, to be started by its user, and the client that talks to it.
+    """Compose an engine, to be started by its user, and the client that talks to it. The tokenizer
+    is what the engine looks for stop strings with; prompts come as tokens.
 
     `features` are announced besides those of its plugins.
     """
@@ -138,4 +143,4 @@ def local_deployment(
         version="0",
         features=(*own, *features),
     )
-    return LocalEngine(rank, frontend, tokenizer=tokenizer), LocalClient(frontend, info)
+    return LocalEngine(rank, frontend, tokenizer=None), LocalClient(frontend, info)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""`/v1/chat/completions`, through the `openai` client. The plane says ` 1000`, ` 1001`, ..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from tokenspeed_core.testing.scripted_options import RowFault
+
+CHAT = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def _chat(site: Any, **wishes: Any) -> Any:
+    body = {"model": "scripted", "messages": CHAT, "max_completion_tokens": 3, **wishes}
+    return site.openai().chat.completions.create(**body)
+
+
+def _prompt_text(site: Any) -> str:
+    """What the last request gave the model to continue."""
+    return bytes(site.client.sent[-1].prompt_ids).decode()
+
+
+def test_a_conversation_is_answered(site: Any) -> None:
+    """The conversation goes through the model's template, and the answer has a role."""
+    answer = _chat(site)
+    (choice,) = answer.choices
+    assert _prompt_text(site) == "user: hi\nassistant:"
+    assert (choice.message.role, choice.message.content) == ("assistant", " 1000 1001 1002")
+    assert (choice.finish_reason, answer.usage.completion_tokens) == ("length", 3)
+
+
+def test_a_stream_begins_with_the_role(site: Any) -> None:
+    """The first event of a choice names the role, the last why it ended."""
+    choices = [event.choices[0] for event in _chat(site, stream=True)]
+    assert [each.delta.role for each in choices] == ["assistant", None, None, None]
+    assert "".join(each.delta.content or "" for each in choices) == " 1000 1001 1002"
+    assert [each.finish_reason for each in choices] == [None, None, None, "length"]
+
+
+def test_streamed_choices(site: Any) -> None:
+    """Each of several answers begins with its role and has its own end."""
+    choices = [event.choices[0] for event in _chat(site, stream=True, n=2)]
+    roles = [each.index for each in choices if each.delta.role]
+    ends = [each.index for each in choices if each.finish_reason]
+    assert (sorted(roles), sorted(ends)) == ([0, 1], [0, 1])
+
+
+def test_streamed_usage(site: Any) -> None:
+    """A wanted usage comes with the last event, and every event before says it is to come."""
+    events = list(_chat(site, stream=True, stream_options={"include_usage": True}))
+    assert all("usage" in event.model_fields_set for event in events)
+    assert [event.usage is None for event in events] == [True] * 4 + [False]
+
+
+def test_logprobs(site: Any) -> None:
+    """Each token has its logprob, its bytes and the likely ones at its place."""
+    scores = _chat(site, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert [each.token for each in scores] == [" 1000", " 1001", " 1002"]
+    assert scores[0].logprob == pytest.approx(-1.0)
+    assert bytes(scores[0].bytes) == b" 1000"
+    assert [each.token for each in scores[0].top_logprobs] == [" 1000", " 901"]
+
+
+def test_logprobs_without_alternatives(site: Any) -> None:
+    """Logprobs alone name no other tokens."""
+    scores = _chat(site, logprobs=True).choices[0].logprobs.content
+    assert [each.top_logprobs for each in scores] == [[], [], []]
+
+
+def test_a_character_split_over_tokens(start: Any) -> None:
+    """Text never has half a character, and the bytes of its tokens are their own."""
+    site = start()
+    for at, byte in enumerate("🙂".encode()):
+        site.plane.faults.at_token("r", at, fault=RowFault(token=byte))
+    wishes = {"max_completion_tokens": 4, "logprobs": True, "extra_body": {"request_id": "r"}}
+    choices = [event.choices[0] for event in _chat(site, stream=True, **wishes)]
+    assert [each.delta.content for each in choices if each.delta.content] == ["🙂"]
+    scores = [score for each in choices if each.logprobs for score in each.logprobs.content]
+    assert b"".join(bytes(score.bytes) for score in scores).decode() == "🙂"
+    assert scores[0].token == "bytes:\\xf0"
+
+
+@pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e30])
+def test_a_logprob_without_a_number(start: Any, logprob: float) -> None:
+    """Minus infinity and what is no number are told as -9999."""
+    site = start()
+    site.plane.faults.at_token("r", 0, fault=RowFault(logprob=logprob))
+    scores = _chat(site, logprobs=True, extra_body={"request_id": "r"}).choices[0].logprobs
+    assert scores.content[0].logprob == -9999.0
+
+
+def test_content_in_parts(site: Any) -> None:
+    """Content may come in parts of text, and a developer speaks for the system."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    _chat(site, messages=[{"role": "developer", "content": parts}])
+    assert _prompt_text(site) == "system: ab\nassistant:"
+
+
+def test_a_stop_string(site: Any) -> None:
+    """The answer ends before a stop string, which is named."""
+    (choice,) = _chat(site, stop=["2"], max_completion_tokens=100).choices
+    assert (choice.message.content, choice.finish_reason) == (" 1000 1001 100", "stop")
+    assert choice.stop_reason == "2"
+
+
+def test_without_a_budget_the_context_is_the_limit(start: Any) -> None:
+    """A chat without max_tokens runs until the context is full."""
+    answer = _chat(start(), max_completion_tokens=None)
+    assert answer.usage.total_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("wish", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+def test_what_no_plugin_offers_is_refused(site: Any, wish: dict[str, Any], param: str) -> None:
+    """A form of answer that nothing can enforce is refused, never ignored."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        _chat(site, **wish)
+    assert refused.value.param == param
+
+
+def test_free_text_needs_no_plugin(site: Any) -> None:
+    """The form `text` is what every answer has."""
+    answer = _chat(site, response_format={"type": "text"})
+    assert answer.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}, SCHEMA),
+    ],
+)
+def test_a_form_is_a_feature_of_a_plugin(start: Any, form: Any, schema: Any) -> None:
+    """Where an engine announces json_schema, the form goes to it as that feature."""
+    site = start(features=("json_schema",))
+    with pytest.raises(openai.BadRequestError, match="no plugin"):  # this engine only says so
+        _chat(site, response_format=form)
+    assert site.client.sent[-1].features == {"json_schema": schema}
+
+
+def test_a_field_of_a_plugin(start: Any) -> None:
+    """A field that an engine announces as a feature goes to it by its name."""
+    site = start(features=("regex",))
+    with pytest.raises(openai.BadRequestError, match="no plugin"):  # this engine only says so
+        _chat(site, extra_body={"regex": "a+"})
+    assert site.client.sent[-1].features == {"regex": "a+"}
