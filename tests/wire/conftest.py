@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""An engine's side of the wire without an engine: the test is the loop."""
+"""An engine's side of the wire: without an engine, where the test is the loop, and with one."""
 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from tokenspeed_core.composition.build import Surroundings, build_rank
+from tokenspeed_core.composition.rank import Rank
+from tokenspeed_core.serving.engine_info import engine_info
+from tokenspeed_core.testing.engine import EngineSetup
 from tokenspeed_core.wire.frontend import ZmqFrontend
 from tokenspeed_core.wire.handshake import ParallelSizes
 from tokenspeed_core.wire.settings import WireSettings
@@ -54,3 +59,20 @@ def dial(folder: Path, info: EngineInfo) -> Iterator[Dial]:
             return frontend
 
         yield _dial
+
+
+@pytest.fixture(params=[0, 1], ids=["depth 0", "depth 1"])
+def rank(request: pytest.FixtureRequest, folder: Path) -> Iterator[Rank]:
+    """A rank with a scripted data plane whose loop runs on a thread and serves over the wire."""
+    frontend = ZmqFrontend(f"ipc://{folder}/h", settings=SETTINGS)
+    setup = EngineSetup(depth=request.param, plane={"forward_ms": 1.0, "checked_pages": False})
+    rank = build_rank(setup.config(), surroundings=Surroundings(frontend=frontend))
+    rank.start()
+    frontend.start(engine_info(rank, index=0))
+    loop = threading.Thread(target=rank.loop.run, args=(lambda: False,))
+    loop.start()
+    yield rank
+    frontend.stop()
+    loop.join()
+    frontend.close()
+    rank.stop()

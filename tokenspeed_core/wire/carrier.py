@@ -16,9 +16,10 @@ from attrs import define, field
 
 from tokenspeed_core.wire.dialer import Dialer
 from tokenspeed_core.wire.dropped import DroppedMessages
-from tokenspeed_core.wire.handshake import Init, ParallelSizes, pack_identity, pack_ready
+from tokenspeed_core.wire.handshake import Init, pack_identity, pack_init
 from tokenspeed_core.wire.link import Link
 from tokenspeed_core.wire.mailbox import Mailbox
+from tokenspeed_core.wire.packing import WireError
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_core.wire.traffic import Traffic
 from tokenspeed_hookspecs import EngineInfo, Load
@@ -33,7 +34,7 @@ class Carrier:
 
     address: str
     info: EngineInfo
-    sizes: ParallelSizes
+    registration: bytes
     mailbox: Mailbox
     settings: WireSettings
     dropped: DroppedMessages
@@ -48,8 +49,10 @@ class Carrier:
         dialer = self._dialer()
         try:
             while (init := dialer.dial()) is not None:
-                self._carry(init, number)
-                number += 1
+                link = self._open(init)
+                if link is not None:
+                    self._carry(link, init, number=number)
+                    number += 1
                 dialer.pause()
         finally:
             self._context.term()
@@ -60,18 +63,25 @@ class Carrier:
             address=self.address,
             identity=pack_identity(self.info.index),
             mailbox=self.mailbox,
+            dropped=self.dropped,
             settings=self.settings,
             clock=self.clock,
             log=self.log,
         )
 
-    def _carry(self, init: Init, number: int) -> None:
-        link = Link(
-            self._context,
-            init,
-            identity=pack_identity(self.info.index),
-            registration=pack_ready(self.info, self.sizes),
-        )
+    def _open(self, init: Init) -> Link | None:
+        try:
+            return Link(
+                self._context,
+                init,
+                identity=pack_identity(self.info.index),
+                registration=self.registration,
+            )
+        except WireError as error:
+            self.dropped.note([pack_init(init)], error)
+            return None
+
+    def _carry(self, link: Link, init: Init, *, number: int) -> None:
         traffic = Traffic(
             link=link,
             number=number,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import zmq
 from attrs import define
 
+from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import HELLO, READY, Init, pack_status, unpack_init
 from tokenspeed_core.wire.mailbox import Mailbox
 from tokenspeed_core.wire.packing import WireError
@@ -45,6 +46,7 @@ class Dialer:
     address: str
     identity: bytes
     mailbox: Mailbox
+    dropped: DroppedMessages
     settings: WireSettings
     clock: Callable[[], float]
     log: logging.Logger
@@ -90,7 +92,7 @@ class Dialer:
         try:
             init = unpack_init(frames[0])
         except WireError as error:
-            self.log.warning("no link to %s: %s", self.address, error)
+            self.dropped.note(frames, error)
             return None
         socket.send([pack_status(READY)])
         return init

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.wire.carrier import Carrier
 from tokenspeed_core.wire.dropped import DroppedMessages
-from tokenspeed_core.wire.handshake import Init, ParallelSizes
+from tokenspeed_core.wire.handshake import Init, ParallelSizes, pack_ready
 from tokenspeed_core.wire.mailbox import Mailbox, PostedBatch
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_hookspecs import ControlReply, EngineInfo, Load, Message, OutputBatch
@@ -60,7 +60,7 @@ class ZmqFrontend:
         carrier = Carrier(
             address=self._address,
             info=info,
-            sizes=sizes or ParallelSizes(),
+            registration=pack_ready(info, sizes or ParallelSizes()),
             mailbox=self._mailbox,
             settings=self.settings,
             dropped=self._dropped,

@@ -10,7 +10,7 @@ import zmq
 from tokenspeed_core.wire.codec import encode_death
 from tokenspeed_core.wire.handshake import Init, unpack_identity
 from tokenspeed_core.wire.outputs import pack_batch, pack_own_batch
-from tokenspeed_core.wire.packing import MAX_CONTROL_BYTES
+from tokenspeed_core.wire.packing import MAX_CONTROL_BYTES, WireError
 from tokenspeed_core.wire.sockets import WatchedSocket, milliseconds
 from tokenspeed_hookspecs import Load, OutputBatch
 
@@ -19,7 +19,10 @@ SEND_HIGH_WATER = 256
 
 
 class Link:
-    """Messages of one front end in, frames out; a frame that is not taken at once is kept."""
+    """Messages of one front end in, frames out; a frame that is not taken at once is kept.
+
+    WireError: an address of INIT is none.
+    """
 
     def __init__(
         self,
@@ -38,12 +41,16 @@ class Link:
             address=init.input_address,
             options={zmq.ROUTING_ID: identity, zmq.MAXMSGSIZE: MAX_CONTROL_BYTES},
         )
-        self._output = WatchedSocket(
-            context,
-            zmq.PUSH,
-            address=init.output_address,
-            options={zmq.SNDHWM: SEND_HIGH_WATER},
-        )
+        try:
+            self._output = WatchedSocket(
+                context,
+                zmq.PUSH,
+                address=init.output_address,
+                options={zmq.SNDHWM: SEND_HIGH_WATER},
+            )
+        except WireError:
+            self._input.close()
+            raise
         self._input.send([registration])
 
     @property

@@ -16,6 +16,8 @@ from contextlib import suppress
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from tokenspeed_core.wire.packing import WireError
+
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 LOST = (
     zmq.Event.DISCONNECTED
@@ -27,7 +29,10 @@ LOST = (
 
 
 class WatchedSocket:
-    """A connected DEALER or PUSH that notices the end of its one connection."""
+    """A connected DEALER or PUSH that notices the end of its one connection.
+
+    WireError: the address is none.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,11 @@ class WatchedSocket:
         for name, value in options.items():
             self.socket.setsockopt(name, value)
         self.monitor = self.socket.get_monitor_socket(CONNECTED | LOST)
-        self.socket.connect(address)
+        try:
+            self.socket.connect(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise WireError(f"cannot connect to {address!r}: {error}") from error
 
     def watch(self, poller: zmq.Poller, events: int = zmq.POLLIN) -> None:
         """Let this poller wake for these events, and for changes of the connection."""
