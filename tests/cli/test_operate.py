@@ -162,7 +162,7 @@ def test_the_key_goes_along(
     ran = run("flush", "--url", server.url)
     assert server.keys[:2] == ["Bearer a", "Bearer b"]
     assert ran.code == 1
-    assert "wants a key (401)" in ran.err
+    assert "wants a key" in ran.err
 
 
 def test_no_server_is_said_so(run: Run) -> None:

@@ -36,6 +36,7 @@ def test_it_counts_what_runs_and_says_the_state() -> None:
     engine.rounds(3)
     engine.put(ControlRequest("pause", {"mode": "wait"}))
     told = described(engine)
+    assert told["counters"]["completion_tokens"] > 0
     assert (told["sizes"]["decoding"], told["sizes"]["registered"]) == (1, 1)
     assert told["state"] == {"name": "paused", "draining": "pause", "released": []}
 

@@ -20,7 +20,6 @@ from tokenspeed_core.errors import ConfigError, EngineError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 KEY_VARIABLE = "TOKENSPEED_KEY"
-KEY_WANTED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 MOST_SHOWN = 500
 
 
@@ -83,9 +82,9 @@ class RunningServer:
 
     def _refused(self, path: str, error: urllib.error.HTTPError) -> Sequence[EngineReply]:
         """An answer with a status of its own may still be the engines'."""
-        if error.code in KEY_WANTED:
+        if error.code == HTTPStatus.UNAUTHORIZED:
             raise EngineError(
-                f"{self.url} wants a key ({error.code}); give it by --key or {KEY_VARIABLE}"
+                f"{self.url} wants a key, or another one; give it by --key or {KEY_VARIABLE}"
             ) from error
         content = error.read()
         try:

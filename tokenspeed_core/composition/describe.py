@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from tokenspeed_core.composition.plugin_class import LoadedPlugin
+from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.report import hooks_in_order, loaded_row
 from tokenspeed_core.config import EngineConfig
-from tokenspeed_hookspecs import ControlOperation, ControlReply, Engine
+from tokenspeed_hookspecs import ControlOperation, ControlReply
 
 DESCRIBE = "describe"
 
 
 def describing(
-    config: EngineConfig, members: Sequence[LoadedPlugin], *, engine: Engine
+    config: EngineConfig, members: Sequence[LoadedPlugin], *, engine: RankEngine
 ) -> ControlOperation:
     """The operation of one rank; its reply's values can be written as JSON."""
 
@@ -40,10 +41,11 @@ def _composition(config: EngineConfig, members: Sequence[LoadedPlugin]) -> dict[
     }
 
 
-def _now(engine: Engine) -> dict[str, object]:
+def _now(engine: RankEngine) -> dict[str, object]:
     """The model is read now: a data plane may know all of it only once it has loaded it."""
     return {
         "model": attrs.asdict(engine.model),
         "state": engine.controls.describe(),
         "sizes": {**attrs.asdict(engine.scheduler.sizes), "registered": len(engine.requests)},
+        "counters": dict(engine.counters),
     }

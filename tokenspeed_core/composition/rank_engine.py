@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TypeVar
 
 from attrs import define, field
@@ -79,6 +80,11 @@ class RankEngine:
     def controls(self) -> Controls:
         """The pause state."""
         return _bound(self._loop, "controls").controls
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the rank has done since its start."""
+        return _bound(self._loop, "counters").counters
 
     @property
     def gate(self) -> Gate:

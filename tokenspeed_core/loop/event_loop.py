@@ -9,7 +9,7 @@ before the reply it was waited for. `round` is that order; the phases are below 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.admission import Admission
@@ -84,6 +84,17 @@ class EventLoop:
         self._in_step = DataParallelRound(dp) if dp is not None else None
         self._forward_allowed = True
         self._is_stopping = False
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the rank has done since its start; tokens are those that were sent."""
+        outbox = self._outbox
+        return {
+            "rounds": self.last_round.number,
+            "completion_tokens": outbox.num_tokens,
+            "finished_requests": outbox.num_finished,
+            "refused_requests": outbox.num_refused,
+        }
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Run rounds until one agrees to stop; an error names rank, round and phase."""

@@ -26,12 +26,16 @@ class Outbox:
         self.released: list[str] = []
         self.finished: list[FinishedRequest] = []
         self.num_refused = 0
+        self.num_finished = 0
+        self.num_tokens = 0
 
     def start_over(self) -> None:
         """Start with empty lists; what was in them is handed on, and not ours any more."""
         if self.outputs.request_ids:
+            self.num_tokens += len(self.outputs.token_ids)
             self.outputs = OutputBatch()
         if self.released:
+            self.num_finished += len(self.finished)
             self.released = []
             self.finished = []
 
