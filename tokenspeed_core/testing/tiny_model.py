@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
 import torch
 from attrs import frozen
+from safetensors.torch import save_file
 
 from tokenspeed_core.models.config import ModelConfig, parse_config
 from tokenspeed_core.models.expected_weights import expected_weights
@@ -29,9 +34,13 @@ TINY_FIELDS: dict[str, object] = {
 
 @frozen(kw_only=True)
 class TinyModel:
-    """A model in memory: pass it to the torch plane as its option `model`."""
+    """A model in memory: pass it to the torch plane as its option `model`.
+
+    `fields` are its config as a config.json has it.
+    """
 
     name: str
+    fields: Mapping[str, object]
     config: ModelConfig
     weights: TensorWeights
 
@@ -39,10 +48,18 @@ class TinyModel:
         """Return the weights."""
         return self.weights
 
+    def save(self, folder: Path) -> str:
+        """Write it as a model folder without a tokenizer; the folder as a model's name."""
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(self.fields))
+        save_file(dict(self.weights.tensors), folder / "model.safetensors")
+        return str(folder)
+
 
 def tiny_model(seed: int = 0, **fields: object) -> TinyModel:
     """Make a model whose weights depend on the seed alone; `fields` change its config."""
-    config = parse_config({**TINY_FIELDS, **fields})
+    every_field = {**TINY_FIELDS, **fields}
+    config = parse_config(every_field)
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         name: 1 + 0.1 * torch.randn(shape, generator=generator)
@@ -51,4 +68,6 @@ def tiny_model(seed: int = 0, **fields: object) -> TinyModel:
         else 0.3 * torch.randn(shape, generator=generator)
         for name, shape in expected_weights(config).items()
     }
-    return TinyModel(name=f"tiny-{seed}", config=config, weights=TensorWeights(tensors))
+    return TinyModel(
+        name=f"tiny-{seed}", fields=every_field, config=config, weights=TensorWeights(tensors)
+    )

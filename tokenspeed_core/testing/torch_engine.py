@@ -14,7 +14,7 @@ from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.streams import Stream
-from tokenspeed_hookspecs import AddRequest, Tokenizer
+from tokenspeed_hookspecs import AddRequest, ControlReply, ControlRequest, Tokenizer
 
 MAX_ROUNDS = 100_000
 
@@ -23,13 +23,15 @@ MAX_ROUNDS = 100_000
 class TorchSetup:
     """What differs from the usual small engine: fp32 on the CPU, page 16, 8 requests at a time.
 
-    `scheduler` and `engine` are options by name; `model` an object to run instead of a named one.
+    `scheduler`, `engine` and `data_plane` are options by name; `model` is an object to run instead
+    of a named one.
     """
 
     model: object = None
     depth: int = 1
     engine: Mapping[str, Any] = field(factory=dict)
     scheduler: Mapping[str, Any] = field(factory=dict)
+    data_plane: Mapping[str, Any] = field(factory=dict)
     plugins: tuple[Chosen, ...] = ()
     tokenizer: Tokenizer | None = None
 
@@ -47,7 +49,7 @@ class TorchSetup:
             engine=EngineSection(**engine),
             scheduler=SchedulerSection(**scheduler),
             without=("batch_log", "finish_line"),
-            data_plane={} if self.model is None else {"model": self.model},
+            data_plane={**self.data_plane, **({"model": self.model} if self.model else {})},
         )
 
 
@@ -82,3 +84,14 @@ class TorchEngine:
             if not waiting and not len(self.rank.loop.requests):
                 return [self.frontend.received[request.request_id] for request in requests]
         raise AssertionError(f"still running after {MAX_ROUNDS} rounds")
+
+    def ask(self, name: str, **arguments: object) -> ControlReply:
+        """Ask for a control operation and run rounds until it is answered."""
+        replies = self.frontend.received.replies
+        before = len(replies)
+        self.frontend.put(ControlRequest(name, arguments))
+        for _ in range(MAX_ROUNDS):
+            self.rank.loop.round()
+            if len(replies) > before:
+                return replies[before]
+        raise AssertionError(f"{name} was not answered after {MAX_ROUNDS} rounds")

@@ -12,9 +12,11 @@ from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.expected_weights import expected_weights
 from tokenspeed_core.models.weights import WeightSource
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
+from tokenspeed_core.torch_plane.decoder_part import WHOLE, DecoderPart
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.linear import (
+    FEWEST_ROWS,
     Linear,
     PlainLinear,
     is_packed,
@@ -26,14 +28,16 @@ from tokenspeed_core.torch_plane.norm import RMSNorm
 from tokenspeed_core.torch_plane.rotary import RotaryTable
 from tokenspeed_core.torch_plane.stored import PlainTensor
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
 class _Parts:
     """Makes the decoder's parts, and notes which weights belong into them."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, *, device: torch.device) -> None:
-        self.weights = NamedWeights(expected_weights(config), dtype=dtype, device=device)
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.weights = NamedWeights(source.shapes, dtype=dtype, device=device)
         self._dtype = dtype
         self._device = device
         self._eps = config.rms_norm_eps
@@ -58,9 +62,10 @@ class _Parts:
         self.weights.add(table, EMBEDDING)
         return table
 
-    def head(self, embedding: PlainTensor, *, is_tied: bool) -> Linear:
+    def head(self, embedding: PlainTensor | None) -> Linear:
         """From hidden states to logits; a tied one shares the embedding unless it is packed."""
-        if is_tied and not is_packed(self._dtype, self._device):
+        is_tied = HEAD not in self.weights.shapes
+        if is_tied and embedding is not None and not is_packed(self._dtype, self._device):
             return PlainLinear(embedding)
         head = linear(self._dtype, self._device, has_bias=False)
         self.weights.add(head.weight, EMBEDDING if is_tied else HEAD)
@@ -70,8 +75,11 @@ class _Parts:
 class Layer:
     """One block: attention and a gated feed-forward, each added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, index: int, *, parts: _Parts) -> None:
-        name = f"model.layers.{index}"
+    def __init__(
+        self, config: ModelConfig, index: int, *, parts: _Parts, part: DecoderPart
+    ) -> None:
+        name = f"model.layers.{part.first_layer + index}"
+        self._part = part
         self._heads = (config.num_heads, config.num_kv_heads)
         self._dim = config.head_dim
         self._inner = config.intermediate_size
@@ -97,10 +105,10 @@ class Layer:
             # Nothing reads the other tokens after this.
             x = with_fewest_rows(x.index_select(0, step.wanted))
             attended = with_fewest_rows(attended.index_select(0, step.wanted))
-        x = x.add_(self._out(attended))
+        x = x.add_(self._part.summed(self._out(attended)))
         gate_up = self._gate_up(self._post_norm(x))
         gate, up = gate_up[:, : self._inner], gate_up[:, self._inner :]
-        return x.add_(self._down(functional.silu(gate).mul_(up)))
+        return x.add_(self._part.summed(self._down(functional.silu(gate).mul_(up))))
 
     def _attend(self, x: Tensor, step: Step) -> Tensor:
         """Attention before its output projection: [rows, heads x head_dim]."""
@@ -147,19 +155,22 @@ class Decoder:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        max_positions: int | None = None,
+        part: DecoderPart = WHOLE,
     ) -> None:
-        parts = _Parts(config, dtype, device=device)
+        parts = _Parts(config, _wanted(config, weights, part), dtype=dtype, device=device)
         self.config = config
         self.dtype = dtype
         self.device = device
         self.weights = parts.weights
-        self._embedding = parts.embedding()
-        self.layers = [Layer(config, i, parts=parts) for i in range(config.num_layers)]
-        self._norm = parts.norm("model.norm.weight")
-        self._head = parts.head(self._embedding, is_tied=config.tie_word_embeddings)
+        self._part = part
+        self._embedding = parts.embedding() if part.is_first else None
+        self.layers = [
+            Layer(config, i, parts=parts, part=part) for i in range(config.num_layers)
+        ]
+        self._norm = parts.norm(NORM) if part.is_last else None
+        self._head = parts.head(self._embedding) if part.is_last else None
         self.weights.load(weights)
-        positions = max_positions or config.max_position_embeddings
+        positions = part.max_positions or config.max_position_embeddings
         self._rotary = RotaryTable(config, positions, dtype=dtype, device=device)
         self.planner: AttentionPlanner | None = None
 
@@ -167,16 +178,32 @@ class Decoder:
     def hidden(self, inputs: ForwardInputs, cache: PagedKVCache) -> Tensor:
         """Normalised hidden states [n, hidden_size] of `inputs.logit_rows`, in the model's dtype.
 
-        The keys and values of all tokens are in their pages when it returns.
+        The keys and values of all tokens are in their pages when it returns. A part that is not the
+        last hands its hidden states on, and what it returns means nothing.
         """
         if self.planner is None or self.planner.cache is not cache:
             self.planner = AttentionPlanner(cache, num_heads=self.config.num_heads)
-        x = with_fewest_rows(functional.embedding(inputs.token_ids, self._embedding.tensor))
+        x = self._entering(inputs.token_ids)
         step = self._step(inputs, x, plan=self.planner.plan(inputs))
         for layer in self.layers:
             x = layer(x, step)
         step.plan.finish()
+        if self._norm is None:
+            assert self._part.stages is not None, "only a stage has a next one"
+            self._part.stages.send_hidden(x)
+            return x
         return self._norm(x)[: len(inputs.logit_rows)]
+
+    def _entering(self, token_ids: Tensor) -> Tensor:
+        """The residual stream [rows, hidden] before the first layer here."""
+        if self._embedding is not None and self._part.is_first:
+            return with_fewest_rows(functional.embedding(token_ids, self._embedding.tensor))
+        assert self._part.stages is not None, "only a stage has one before it"
+        rows = max(len(token_ids), FEWEST_ROWS)
+        like = torch.empty(
+            rows, self.config.hidden_size, dtype=self.dtype, device=self.device
+        )
+        return self._part.stages.receive_hidden(like)
 
     def _step(self, inputs: ForwardInputs, x: Tensor, *, plan: AttentionPlan) -> Step:
         count, heads, dim = len(inputs.token_ids), self.config.num_heads, self.config.head_dim
@@ -189,13 +216,14 @@ class Decoder:
             angles=self._rotary.at(inputs.positions),
             attended=attended,
             attended_heads=attended[:count].view(count, heads, dim),
-            wanted=None if inputs.wants_all else inputs.logit_rows,
+            wanted=None if inputs.wants_all or self._norm is None else inputs.logit_rows,
         )
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab_size] of hidden states [n, hidden_size]."""
-        return self._head(with_fewest_rows(hidden))[: len(hidden)]
+        assert self._head is not None, "only the last part gives logits"
+        return self._part.all_logits(self._head(with_fewest_rows(hidden))[: len(hidden)])
 
     def forward(self, inputs: ForwardInputs, cache: PagedKVCache) -> Tensor:
         """Logits [n, vocab_size] of `inputs.logit_rows`."""

@@ -30,6 +30,7 @@ from tokenspeed_hookspecs import (
     DataPlaneExtension,
     Dispatch,
     ForwardResult,
+    ForwardTable,
     ModelInfo,
     PendingForward,
     Plan,
@@ -106,6 +107,10 @@ class TorchDataPlane:
             return None
         self._num_in_flight += 1
         return TorchForward(task, plan.batch)
+
+    def idle_forward(self, table: ForwardTable) -> None:
+        """Nothing: a dense model's ranks compute nothing together."""
+        self._started()
 
     def complete(self, pending: PendingForward) -> ForwardResult:
         """Wait for a forward and return its result."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import torch
 
@@ -59,17 +59,17 @@ class WeightsAside:
             self._folder = None
 
     def _write(self, weights: NamedWeights, stored_as: str) -> WeightSource:
-        self._folder = TemporaryDirectory(prefix="tokenspeed-weights-")
-        file = Path(self._folder.name) / "model.safetensors"
         names = [name for name, _ in weights.each()]
         shapes = {name: weights.shapes[name] for name in names}
         tensors = ((name, tensor.float().numpy()) for name, tensor in weights.each())
         try:
+            self._folder = TemporaryDirectory(prefix="tokenspeed-weights-")
+            file = Path(self._folder.name) / "model.safetensors"
             write_safetensors(file, shapes, tensors=tensors, dtype=stored_as)
         except OSError as error:
             self.forget()
             raise EngineError(
-                f"no room for the replaced weights while their memory is released: {file}: "
-                f"{error.strerror}; TMPDIR chooses the place"
+                "no room to keep the replaced weights while their memory is released: "
+                f"{error.filename or gettempdir()}: {error.strerror}; TMPDIR chooses the place"
             ) from error
         return SafetensorsWeights(shapes=shapes, files=dict.fromkeys(names, file))

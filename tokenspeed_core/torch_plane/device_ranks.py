@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""The tensors that ranks exchange in a forward: gloo on the CPU, NCCL on CUDA.
+
+The groups are objects of this plane and not torch's process-wide default one, so that several
+engines, and in tests several ranks, live in one process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch import Tensor
+from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo
+
+from tokenspeed_core.errors import EngineError
+from tokenspeed_core.ranks.device_seat import DeviceSeat
+
+HIDDEN, TOKENS = 1, 2
+# A rank that computes is silent meanwhile; the control mesh notices one that is gone long before.
+TIMEOUT = timedelta(minutes=10)
+
+
+@define(eq=False)
+class Positions:
+    """The ranks that share a stage's tensors."""
+
+    group: Any  # boundary: torch's groups have no public type
+    size: int
+
+    def sum_(self, x: Tensor) -> Tensor:
+        """The sum over the ranks, in place; half precision is added up in float32."""
+        wide = x.float() if x.device.type == "cpu" and x.dtype != torch.float32 else x
+        self.group.allreduce([wide]).wait()
+        return x if wide is x else x.copy_(wide)
+
+    def joined(self, part: Tensor) -> Tensor:
+        """Every rank's part [n, width], side by side in rank order."""
+        part = part.contiguous()
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        self.group.allgather([parts], [part]).wait()
+        return torch.cat(parts, dim=-1)
+
+    def first(self, x: Tensor) -> Tensor:
+        """The first rank's x, on every rank: what was sampled must not differ in a bit."""
+        return _broadcast(self.group, x.contiguous(), root=0)
+
+
+@define(eq=False)
+class Stages:
+    """The ranks of one position, a pipeline stage each; hidden states go up, tokens come back.
+
+    A stage that does not sample feeds the next forward's decode rows with tokens of the last stage,
+    which it takes only then: so several prompt chunks may be on their way at once.
+    """
+
+    group: Any
+    index: int
+    size: int
+    _expected: deque[Tensor] = field(factory=deque, init=False)
+    _sending: deque[tuple[Any, Tensor]] = field(factory=deque, init=False)
+
+    def receive_hidden(self, like: Tensor) -> Tensor:
+        """The hidden states of the stage before, written into `like`."""
+        self.group.recv([like], self.index - 1, HIDDEN).wait()
+        return like
+
+    def send_hidden(self, x: Tensor) -> None:
+        """Hand hidden states to the next stage."""
+        self._send(x.contiguous(), to=self.index + 1, tag=HIDDEN)
+
+    def share_tokens(self, tokens: Tensor) -> None:
+        """Give every earlier stage what was sampled."""
+        for stage in range(self.size - 1):
+            self._send(tokens, to=stage, tag=TOKENS)
+
+    def expect_tokens(self, slots: Tensor) -> None:
+        """Remember that a forward's tokens will come."""
+        self._expected.append(slots)
+
+    def take_tokens(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Slots and tokens of every forward whose tokens were not taken yet."""
+        taken = []
+        while self._expected:
+            slots = self._expected.popleft()
+            tokens = torch.empty_like(slots)
+            self.group.recv([tokens], self.size - 1, TOKENS).wait()
+            taken.append((slots, tokens))
+        return taken
+
+    def _send(self, x: Tensor, *, to: int, tag: int) -> None:
+        """Without waiting; what was sent is kept until it has left."""
+        while self._sending and self._sending[0][0].is_completed():
+            self._sending.popleft()
+        self._sending.append((self.group.send([x], to, tag), x))
+
+
+@define(eq=False)
+class DeviceRanks:
+    """The groups of one plane; those of one rank are absent."""
+
+    positions: Positions | None = None
+    stages: Stages | None = None
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.positions = self.stages = None
+
+
+def device_ranks(seat: DeviceSeat | None, device: torch.device) -> DeviceRanks:
+    """Meet the other planes; EngineError if one does not come."""
+    if seat is None:
+        return DeviceRanks()
+    topology, place = seat.topology, seat.place
+    found = DeviceRanks()
+    try:
+        if topology.tp > 1:
+            members = topology.positions(seat.rank)
+            found.positions = Positions(_group(seat, members, device=device), len(members))
+        stages = topology.stages(seat.rank)
+        if stages is not None:
+            group = _group(seat, stages, device=device)
+            found.stages = Stages(group, place.stage, len(stages))
+    except RuntimeError as error:
+        raise EngineError(
+            f"rank {seat.rank}'s data plane did not meet the others: {error}"
+        ) from error
+    return found
+
+
+def _group(seat: DeviceSeat, members: Sequence[int], *, device: torch.device) -> Any:
+    name = "device/" + "-".join(map(str, members))
+    store, index = PrefixStore(name, seat.store), members.index(seat.rank)
+    if device.type == "cuda":
+        from torch._C._distributed_c10d import ProcessGroupNCCL
+
+        return ProcessGroupNCCL(store, index, len(members), ProcessGroupNCCL.Options())
+    return ProcessGroupGloo(store, index, len(members), TIMEOUT)
+
+
+def _broadcast(group: Any, x: Tensor, *, root: int) -> Tensor:
+    options = BroadcastOptions()
+    options.rootRank = root
+    group.broadcast([x], options).wait()
+    return x
