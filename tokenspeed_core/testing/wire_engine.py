@@ -77,10 +77,14 @@ class WireEngine:
         await self.handshake.send(pack_status(HELLO))
         init = unpack_init(await _soon(self.handshake.recv()))
         await self.handshake.send(pack_status(READY))
-        self.input = self._dealer(init.input_address)
+        self.input = self.connect_input(init.input_address)
         await self.input.send(ready or pack_ready(self.info, ParallelSizes()))
         self.output = self._socket(zmq.PUSH)
         self.output.connect(init.output_address)
+
+    def connect_input(self, address: str) -> zmq.asyncio.Socket:
+        """A socket on the client's input, without a handshake."""
+        return self._dealer(address)
 
     async def receive(self) -> Message:
         """The client's next message."""
