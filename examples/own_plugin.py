@@ -56,7 +56,9 @@ class Turns:
     def _turn(self, request: Request) -> Verdict:
         tenant = request.features["tenant"]
         passed = self._passed.get(tenant, [])
-        running = [each for each in passed if self._engine.requests.get(each) is not None]
+        # An id may come again; the request that had it before does not run any more.
+        earlier = [each for each in passed if each != request.request_id]
+        running = [each for each in earlier if self._engine.requests.get(each) is not None]
         if len(running) >= self._at_once:
             return Hold()
         self._passed[tenant] = [*running, request.request_id]
