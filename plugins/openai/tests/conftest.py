@@ -47,8 +47,8 @@ class Site:
         assert isinstance(plane, ScriptedDataPlane)
         return plane
 
-    def http(self, **more: Any) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=30, **more)
+    def http(self, timeout_s: float = 30.0) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=timeout_s)
 
     def openai(self, key: str = "none") -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)

@@ -38,6 +38,8 @@ PHASES: Mapping[str, Sequence[str]] = {
         "extend_data_plane",
         "admission_stages",
         "control_operations",
+        "announce",
+        "instruments",
         "cli_commands",
         "start",
         "stop",
@@ -45,7 +47,7 @@ PHASES: Mapping[str, Sequence[str]] = {
     "admission": ("round_report", "validate_request", "request_aborted"),
     "storage": ("storage_tick",),
     "plan and dispatch": ("planned", "dispatch"),
-    "commit": ("committed", "poll_events"),
+    "commit": ("committed", "poll_events", "forward_done"),
     "drain": ("scheduler_events", "drain_blocked", "refuse_release", "busy"),
     "observers": ("request_finished", "iteration", "round_done"),
 }
