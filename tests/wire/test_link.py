@@ -273,3 +273,11 @@ def test_receive_waits_no_longer_than_told(dial: Dial) -> None:
     frontend = dial()
     assert frontend.receive(None) == []
     assert frontend.receive(0.01) == []
+
+
+def test_hello_is_said_anew_after_a_time(folder: Path, dial: Dial) -> None:
+    """A HELLO that nobody answers within the limit is said on a new connection."""
+    dial(WireSettings(retry_s=0.01, init_limit_s=0.05))
+    with WirePeer(folder) as peer:
+        peer.greet()
+        peer.accept()

@@ -123,6 +123,8 @@ class WirePeer:
         socket = self._context.socket(kind)
         if kind == zmq.ROUTER:
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            # Otherwise an engine that comes back before its old connection is seen to end is mute.
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(address)
         return socket
 

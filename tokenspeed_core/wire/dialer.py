@@ -74,15 +74,17 @@ class Dialer:
         poller = zmq.Poller()
         socket.watch(poller)
         poller.register(self.mailbox.wake.descriptor, zmq.POLLIN)
+        limit = self.clock() + self.settings.init_limit_s
+        wait_s = min(self.settings.notice_s, self.settings.init_limit_s)
         while not self.mailbox.is_stopping:
-            poller.poll(milliseconds(self.settings.notice_s))
+            poller.poll(milliseconds(wait_s))
             self.mailbox.wake.clear()
             self.mailbox.discard_posts()
             socket.look()
             frames = socket.receive()
             if frames is not None:
                 return self._ready(socket, frames)
-            if socket.is_lost:
+            if socket.is_lost or self.clock() >= limit:
                 return None
             if notice.is_due():
                 self.log.info("no front end at %s yet; still trying", self.address)
