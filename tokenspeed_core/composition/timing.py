@@ -55,8 +55,8 @@ class WatchedLoop(EventLoop):
         self._instruments = instruments
         self._seconds: dict[str, Callable[[float], None]] = {}
         self._since = perf_counter()
-        self._phase = ""
         super().__init__(parts)
+        self._phase = ""  # the first round is the first to be timed
 
     @property
     def phase(self) -> str:

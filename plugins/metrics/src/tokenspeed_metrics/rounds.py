@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""What a rank's rounds have to tell: how much runs, waits and is cached, and what each batch held.
+
+Gauges are read from the engine's state and never counted up and down, so none can drift.
+"""
+
+from __future__ import annotations
+
+from tokenspeed_hookspecs import CacheOperationKind, CommittedForward, Engine, Plan, Round
+from tokenspeed_metrics import buckets
+from tokenspeed_metrics.catalogue import Catalogue
+from tokenspeed_metrics.token_gaps import TokenGaps
+
+PAUSES = ("paused", "frozen", "released")
+
+
+class RoundSeries:
+    """Made at the start; a round costs it some microseconds, however many rows there are."""
+
+    def __init__(self, catalogue: Catalogue, engine: Engine) -> None:
+        counter, gauge = catalogue.counter, catalogue.gauge
+        self._requests, self._controls = engine.requests, engine.controls
+        self._scheduler, self._clock = engine.scheduler, engine.clock
+        self._rounds = counter("num_rounds", "Scheduling rounds.")
+        self._running = gauge("num_requests_running", "Requests being prefilled or decoded.")
+        self._waiting = gauge(
+            "num_requests_waiting", "Requests waiting in the scheduler, retracted ones among them."
+        )
+        self._held = {
+            stage: gauge(
+                "num_requests_held", "Requests an admission stage holds.", labels={"stage": stage}
+            )
+            for stage in self._requests.num_held
+        }
+        self._usage = gauge(
+            "kv_cache_usage_perc", "Share of the pages that running requests hold, 0 to 1."
+        )
+        self._active, self._cached, self._empty = (
+            gauge(
+                "kv_pages",
+                "Pages by use: held by running requests, cached for later ones, empty.",
+                labels={"state": state},
+            )
+            for state in ("active", "cached", "empty")
+        )
+        self._in_flight = gauge("in_flight_forwards", "Forwards dispatched and not committed.")
+        self._paused = {
+            mode: gauge("paused", "1 for the pause that holds, if any.", labels={"mode": mode})
+            for mode in PAUSES
+        }
+        self._sleeping = gauge("sleeping", "1 while memory is released.")
+        self._was_paused = False
+        self._tokens = catalogue.histogram(
+            "iteration_tokens_total", "Tokens of a round's batch.", buckets=buckets.BATCH_TOKENS
+        )
+        self._preemptions = counter(
+            "num_preemptions", "Times a running request's pages were saved and given to another."
+        )
+        self._capacity_aborts = counter(
+            "num_capacity_aborts", "Requests the scheduler dropped, for want of pages."
+        )
+        self._drafts = counter("spec_decode_num_drafts", "Rows verified with draft tokens.")
+        self._draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted.")
+        self._gaps = TokenGaps(
+            catalogue.histogram(
+                "inter_token_latency_seconds",
+                "From one token of a request to its next.",
+                buckets=buckets.BETWEEN_TOKENS,
+            )
+        )
+
+    def forward_done(self, forward: CommittedForward) -> None:
+        """Take a forward whose tokens are in the request states."""
+        self._gaps.take(forward, self._clock())
+        lengths = forward.result.lengths
+        if lengths is None:
+            return
+        batch = forward.batch
+        rows = [row for row in range(batch.num_extends, len(lengths)) if lengths[row]]
+        self._drafts.add(len(rows))
+        self._draft_tokens.add(sum(batch.input_lengths[row] - 1 for row in rows))
+        self._accepted.add(sum(lengths[row] - 1 for row in rows))
+
+    def round_done(self, round: Round) -> None:
+        """Take a round that is over."""
+        self._rounds.add()
+        if round.plan is not None:
+            self._take_plan(round.plan)
+        self._take_state()
+        if round.frozen:
+            return
+        self._in_flight.set(round.in_flight)
+        # Counting active pages takes long, unless it was done for this round's outputs.
+        if round.load is not None or round.batch is None:
+            self._take_sizes()
+
+    def _take_plan(self, plan: Plan) -> None:
+        if plan.batch is not None and plan.batch.num_tokens:
+            self._tokens.observe(plan.batch.num_tokens)
+        if plan.operations:
+            kinds = [operation.kind for operation in plan.operations]
+            self._preemptions.add(kinds.count(CacheOperationKind.SNAPSHOT))
+        if plan.aborts:
+            self._capacity_aborts.add(len(plan.aborts))
+
+    def _take_state(self) -> None:
+        controls = self._controls
+        if controls.admissions_blocked or self._was_paused:
+            state = controls.describe()
+            for mode, gauge in self._paused.items():
+                gauge.set(mode == state["name"])
+            self._sleeping.set(bool(state["released"]))
+            self._was_paused = controls.admissions_blocked
+
+    def _take_sizes(self) -> None:
+        sizes = self._scheduler.sizes
+        total, active = sizes.total_pages, sizes.active_pages
+        self._running.set(sizes.prefilling + sizes.decoding)
+        self._waiting.set(sizes.waiting)
+        self._usage.set(active / total if total else 0.0)
+        self._active.set(active)
+        self._empty.set(sizes.empty_pages)
+        self._cached.set(total - sizes.empty_pages - active)
+        if self._held:
+            for stage, count in self._requests.num_held.items():
+                self._held[stage].set(count)

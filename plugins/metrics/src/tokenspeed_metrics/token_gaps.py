@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""The time between one token of a request and its next, for all rows of a forward at once.
+
+Rows that decode together keep doing so: nearly always every row's last token came with the same
+forward, and one comparison finds it out. So rows are kept in groups, by the time of their last
+token, and never looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tokenspeed_hookspecs import CommittedForward
+from tokenspeed_metrics.series import Histogram
+
+MOST_GROUPS = 256  # what is left of requests that ended while no forward of theirs ran is dropped
+
+
+class TokenGaps:
+    """Feeds a histogram; rows are told apart by their incarnations, which are never used again."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._last_rows: list[int] = []
+        self._last_at = 0.0
+        self._groups: dict[float, set[int]] = {}
+
+    def take(self, forward: CommittedForward, now: float) -> None:
+        """Take the rows of a committed forward; a gap with several new tokens counts as so many
+        equal ones."""
+        by_count = _rows_by_tokens(forward)
+        rows = by_count.get(1, [])
+        if rows == self._last_rows and len(by_count) == 1 and self._last_at in self._groups:
+            self._histogram.observe(now - self._last_at, len(rows))
+            self._groups[now] = self._groups.pop(self._last_at)
+        else:
+            self._regroup(by_count, now)
+        self._last_rows, self._last_at = rows, now
+        if forward.ended:
+            self._forget(forward)
+
+    def _regroup(self, by_count: Mapping[int, list[int]], now: float) -> None:
+        newest: set[int] = set()
+        for count, rows in by_count.items():
+            self._observe(set(rows), now, count=count)
+            newest.update(rows)
+        self._groups[now] = newest
+        if len(self._groups) > MOST_GROUPS:
+            del self._groups[next(iter(self._groups))]
+
+    def _observe(self, rows: set[int], now: float, *, count: int) -> None:
+        """Observe what each of these rows waited for; a first token waited for none."""
+        for at, group in list(self._groups.items()):
+            common = group & rows
+            if common:
+                self._histogram.observe((now - at) / count, count * len(common))
+                group.difference_update(common)
+            if not group:
+                del self._groups[at]
+
+    def _forget(self, forward: CommittedForward) -> None:
+        batch, ended = forward.batch, set(forward.ended)
+        rows = zip(batch.request_ids, batch.incarnations, strict=True)
+        gone = {incarnation for request_id, incarnation in rows if request_id in ended}
+        for group in self._groups.values():
+            group.difference_update(gone)
+
+
+def _rows_by_tokens(forward: CommittedForward) -> Mapping[int, list[int]]:
+    """The incarnations of the rows that made a token, by how many they made."""
+    batch, lengths = forward.batch, forward.result.lengths
+    rows = batch.incarnations
+    if batch.num_extends:
+        extends = range(batch.num_extends)
+        whole = [rows[row] for row in extends if not batch.is_mid_chunk(row)]
+        rows = whole + rows[batch.num_extends :]
+    if lengths is None:
+        return {1: rows}
+    made: dict[int, list[int]] = {}
+    for row, count in enumerate(lengths):
+        if count and not batch.is_mid_chunk(row):
+            made.setdefault(count, []).append(batch.incarnations[row])
+    return made
