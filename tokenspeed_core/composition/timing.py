@@ -55,8 +55,9 @@ class WatchedLoop(EventLoop):
         self._instruments = instruments
         self._seconds: dict[str, Callable[[float], None]] = {}
         self._since = perf_counter()
+        self._phase = ""
         super().__init__(parts)
-        self._phase = ""  # the first round is the first to be timed
+        self._phase = ""  # what is timed begins with the first round
 
     @property
     def phase(self) -> str:
