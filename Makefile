@@ -21,8 +21,8 @@ $(VENV)/.installed: requirements.txt $(PROJECTS) | $(VENV)/bin/pip
 	$(VENV)/bin/pip install -r requirements.txt
 	@touch $@
 
-run: install  ## answer a prompt with the default model
-	$(VENV)/bin/tokenspeed generate --chat "Explain in two sentences why the sky is blue."
+run: install  ## serve the default model, and show a curl line that works
+	$(VENV)/bin/tokenspeed serve
 
 test: install  ## run every test
 	$(VENV)/bin/pytest
