@@ -291,7 +291,7 @@ def test_weights_that_do_not_load_leave_no_thread(tiny: TinyModel) -> None:
         def open_weights(self) -> Any:
             raise ModelError("cut short")
 
-    broken = Broken(name="broken", config=tiny.config, weights=tiny.weights)
+    broken = Broken(name="broken", fields={}, config=tiny.config, weights=tiny.weights)
     plane = configured(tiny, options={"model": broken})
     with pytest.raises(ModelError, match="cut short"):
         plane.start([])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from safetensors.torch import save_file
 
 from tokenspeed_core.models.config import ModelConfig, parse_config
@@ -47,6 +47,10 @@ class TinyModel:
     def open_weights(self) -> TensorWeights:
         """Return the weights."""
         return self.weights
+
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> TinyModel:
+        """The same model with other weights."""
+        return evolve(self, weights=TensorWeights(tensors))
 
     def save(self, folder: Path) -> str:
         """Write it as a model folder without a tokenizer; the folder as a model's name."""

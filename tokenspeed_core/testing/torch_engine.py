@@ -17,6 +17,7 @@ from tokenspeed_core.testing.streams import Stream
 from tokenspeed_hookspecs import AddRequest, ControlReply, ControlRequest, Tokenizer
 
 MAX_ROUNDS = 100_000
+SETTLING_ROUNDS = 5
 
 
 @define(kw_only=True)
@@ -86,7 +87,10 @@ class TorchEngine:
         raise AssertionError(f"still running after {MAX_ROUNDS} rounds")
 
     def ask(self, name: str, **arguments: object) -> ControlReply:
-        """Ask for a control operation and run rounds until it is answered."""
+        """Ask an engine without requests for a control operation, and run until it is answered."""
+        # What has ended is still in flight for some rounds, and pins its pages.
+        for _ in range(SETTLING_ROUNDS):
+            self.rank.loop.round()
         replies = self.frontend.received.replies
         before = len(replies)
         self.frontend.put(ControlRequest(name, arguments))

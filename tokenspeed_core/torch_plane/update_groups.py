@@ -99,9 +99,7 @@ class UpdateGroups:
 
     def _check(self, address: GroupAddress) -> None:
         if not dist.is_available() or not dist.is_backend_available(address.backend):
-            raise RefusedError(
-                f"this torch has no backend {address.backend!r}; gloo is always there"
-            )
+            raise RefusedError(f"this torch has no backend {address.backend!r}; use gloo")
         if address.backend == "nccl" and self._device.type != "cuda":
             raise RefusedError(f"backend nccl: this plane runs on {self._device}; use gloo")
         if not SENDER < address.rank_offset < address.world_size:
