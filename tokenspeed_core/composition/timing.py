@@ -53,11 +53,10 @@ class WatchedLoop(EventLoop):
 
     def __init__(self, parts: LoopParts, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._seconds: dict[str, Callable[[float], None]] = {}
-        self._since = perf_counter()
-        self._phase = ""
+        # What comes before the first round is no part of any.
+        self._record: dict[str, Callable[[float], None]] = {"": _ignore, "start": _ignore}
+        self._phase, self._since = "", 0.0
         super().__init__(parts)
-        self._phase = ""  # what is timed begins with the first round
 
     @property
     def phase(self) -> str:
@@ -67,10 +66,9 @@ class WatchedLoop(EventLoop):
     @phase.setter
     def phase(self, name: str) -> None:
         now = perf_counter()
-        if self._phase:
-            self._seconds[self._phase](now - self._since)
-        if name not in self._seconds:
-            self._seconds[name] = self._series(name)
+        self._record[self._phase](now - self._since)
+        if name not in self._record:
+            self._record[name] = self._series(name)
         self._phase, self._since = name, now
 
     def _series(self, phase: str) -> Callable[[float], None]:
@@ -80,3 +78,7 @@ class WatchedLoop(EventLoop):
             buckets=PHASE_BUCKETS,
             labels={"phase": phase},
         ).observe
+
+
+def _ignore(seconds: float) -> None:
+    """Time that belongs to no phase."""
