@@ -184,9 +184,12 @@ def _check_lengths(array: BatchArray) -> None:
 
 def _details(array: BatchArray) -> dict[int, ChunkDetails]:
     details: dict[int, ChunkDetails] = {}
+    is_plain = array.alternatives_values is None and array.prompt_values is None
     for row, (reason, logprobs) in enumerate(
         zip(array.finished_reasons, array.output_token_logprobs_val, strict=True)
     ):
+        if is_plain and not reason and not logprobs:
+            continue
         finish = _finish(array, row) if reason else None
         alternatives = _alternatives(array, row)
         prompt = _prompt(array, row)
@@ -198,9 +201,8 @@ def _details(array: BatchArray) -> dict[int, ChunkDetails]:
 
 def _finish(array: BatchArray, row: int) -> FinishReason:
     reason = array.finished_reasons[row]
-    known = {kind.value: kind for kind in FinishKind} | {RETRY: FinishKind.ABORT}
     given = (array.finish_details[row] if array.finish_details else None) or {}
-    kind = known.get(str(given.get("type", reason)), FinishKind.STOP)
+    kind = _KINDS.get(str(given.get("type", reason)), FinishKind.STOP)
     try:
         return msgspec.convert(given, _Finish).reason(kind)
     except msgspec.ValidationError as error:
@@ -253,4 +255,5 @@ def _entry(
     return of, by
 
 
+_KINDS = {kind.value: kind for kind in FinishKind} | {RETRY: FinishKind.ABORT}
 _DECODER = decoder_of(BatchArray)

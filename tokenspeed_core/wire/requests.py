@@ -140,11 +140,11 @@ def _collect(array: RequestArray, frames: Sequence[bytes]) -> dict[str, object]:
 
 def _without_tail(array: RequestArray) -> list[object]:
     values = list(msgspec.structs.astuple(array))
-    defaults = [each.default for each in msgspec.structs.fields(RequestArray)]
-    while len(values) > LEAST_FIELDS and values[-1] == defaults[len(values) - 1]:
+    while len(values) > LEAST_FIELDS and values[-1] == _DEFAULTS[len(values) - 1]:
         values.pop()
     return values
 
 
+_DEFAULTS = [each.default for each in msgspec.structs.fields(RequestArray)]
 _DECODER = decoder_of(RequestArray)
 _ANY: msgspec.msgpack.Decoder[Any] = decoder_of(object)
