@@ -43,6 +43,7 @@ COMMANDS = {
     "generate": Command("tokenspeed_core.cli.generate", "complete prompts"),
     "chat": Command("tokenspeed_core.cli.chat", "talk to the model"),
     "plugins": Command("tokenspeed_core.cli.plugins", "show the plugins, and each hook's order"),
+    "check": Command("tokenspeed_core.cli.check", "hold plugins to the contract"),
     "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),
     "top": Command("tokenspeed_core.cli.top", "watch a running server"),
     "pause": Command(OPERATE, "let no request run in a running server", "pause"),

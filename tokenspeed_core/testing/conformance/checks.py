@@ -86,6 +86,11 @@ CHECKS = (
 )  # fmt: skip
 
 
+def check_named(name: str) -> Check:
+    """The check of a name."""
+    return next(check for check in CHECKS if check.name == name)
+
+
 def run_checks(subject: Subject, checks: Sequence[Check] = CHECKS) -> list[Outcome]:
     """Run the checks in their order; after a basic one that failed the rest are left out."""
     outcomes: list[Outcome] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tokenspeed_core.testing.conformance.checks import CHECKS, Check, State
+from tokenspeed_core.testing.conformance.checks import State, check_named
 from tokenspeed_core.testing.conformance.subject import Features, Subject
 from tokenspeed_hookspecs import Plugin
 
@@ -101,10 +101,6 @@ class PluginContract:
         self._hold("failures")
 
     def _hold(self, name: str) -> None:
-        outcome = _named(name).run(self.subject)
+        outcome = check_named(name).run(self.subject)
         told = "\n".join(f"- {problem}" for problem in outcome.problems)
         assert outcome.state is State.PASSED, f"plugin {self.subject.name!r}:\n{told}"
-
-
-def _named(name: str) -> Check:
-    return next(check for check in CHECKS if check.name == name)

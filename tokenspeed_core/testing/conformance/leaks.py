@@ -59,9 +59,9 @@ class Footprint:
         return sorted(found)
 
 
-def left_over(before: Footprint) -> list[str]:
+def left_over(before: Footprint, grace_s: float = GRACE_S) -> list[str]:
     """What a plugin left since `before`, with a moment for what is just ending."""
-    end = time.monotonic() + GRACE_S
+    end = time.monotonic() + grace_s
     while (found := Footprint.now().leftovers(before)) and time.monotonic() < end:
         _nap(0.01)
     return found
@@ -99,7 +99,7 @@ def _life(subject: Subject, before: Footprint) -> list[str]:
     engine.stop()  # an engine may be stopped again after a failed stop
     plugin, states = weakref.ref(engine.instance), engine.states
     del engine
-    found += left_over(before)
+    found += left_over(before, min(GRACE_S, subject.patience_s))
     if (kept := plugin()) is not None:
         found.append(f"the plugin's instance is kept alive by {_holders(kept)}")
     elif alive := [state for each in states if (state := each()) is not None]:

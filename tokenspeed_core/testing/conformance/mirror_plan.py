@@ -25,13 +25,13 @@ from tokenspeed_hookspecs import (
 )
 
 CONTROLS: Sequence[tuple[int, str, Mapping[str, object]]] = (
-    (24, "pause", {"mode": "keep"}),
-    (30, "resume", {}),
-    (40, "pause", {"mode": "abort"}),
-    (46, "resume", {}),
-    (60, "flush_cache", {}),
+    (14, "pause", {"mode": "keep"}),
+    (18, "resume", {}),
+    (26, "pause", {"mode": "abort"}),
+    (29, "resume", {}),
+    (39, "flush_cache", {}),
 )
-CALM_ROUND = 64  # after the last message of the traffic
+CALM_ROUND = 40  # after the last message of the traffic
 
 
 @frozen
@@ -41,6 +41,7 @@ class MirrorJob:
     address: Address
     options: Mapping[str, Any]
     features: Sequence[Features]
+    patience_s: float = 3.0
     is_silenced: bool = False
 
 
@@ -122,7 +123,7 @@ class Traffic:
                 plan.setdefault(at + number % 5, []).append(AbortRequests((name,)))
         for at, name, arguments in CONTROLS:
             plan.setdefault(at, []).append(ControlRequest(name, arguments))
-        plan.setdefault(52, []).extend(made(f"late-{at}", kind) for at, kind in enumerate(kinds))
+        plan.setdefault(32, []).extend(made(f"late-{at}", kind) for at, kind in enumerate(kinds))
         return cls(plan)
 
     def due(self, number: int) -> Sequence[Message]:

@@ -42,15 +42,14 @@ from tokenspeed_core.testing.conformance.mirror_plan import (
     Traffic,
 )
 from tokenspeed_core.testing.conformance.pipe_mesh import PipeMesh
-from tokenspeed_core.testing.conformance.running import LIMIT_S, setup_of
+from tokenspeed_core.testing.conformance.running import setup_of
 from tokenspeed_core.testing.conformance.subject import Address, Subject
 from tokenspeed_core.testing.conformance.watching import Watcher
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
 from tokenspeed_hookspecs import Plugin, Round, hookimpl
 
-HANG_S = 10.0
-PEER_LIMIT_S = 5.0
+ROUNDS_S = 2.0  # what the rounds may take besides the plugin's own waiting
 MOST_ROUNDS = 2000
 STEPS_S, STARTS_S = (0.05, 0.07), (1000.0, 5000.25)  # by rank: its clock's step a round, and start
 NAP_S = 0.001
@@ -69,8 +68,8 @@ def main(arguments: Sequence[str]) -> None:
         if place.exists():
             continue  # done by an earlier pair of ranks
         with place.with_suffix(f"{place.suffix}.hang").open("w") as trace:
-            faulthandler.dump_traceback_later(HANG_S, exit=True, file=trace)
-            mesh = PipeMesh(rank, socket.socket(fileno=fd), PEER_LIMIT_S)
+            faulthandler.dump_traceback_later(ROUNDS_S + 2 * job.patience_s, exit=True, file=trace)
+            mesh = PipeMesh(rank, socket.socket(fileno=fd), ROUNDS_S + job.patience_s)
             result = _Mirror(job, mesh, suspicion=suspicion).run()
             faulthandler.cancel_dump_traceback_later()
         place.write_bytes(msgspec.json.encode(result))
@@ -137,7 +136,7 @@ class _Mirror:
 
     def _rounds(self, rank: Rank, frontend: ManualFrontend | None, *, traffic: Traffic) -> None:
         plane = cast(ScriptedDataPlane, rank.data_plane)
-        end, released = _now() + LIMIT_S, 0
+        end, released = _now() + ROUNDS_S / 2 + self.job.patience_s, 0
         for number in range(1, MOST_ROUNDS):
             self.suspicion.now_s += STEPS_S[self.mesh.rank]
             if frontend is not None:
@@ -159,7 +158,7 @@ class _Mirror:
     @contextmanager
     def _quiet_place(self) -> Iterator[None]:
         """An empty working folder, and a standard output that is read afterwards."""
-        kept, said = os.dup(1), os.memfd_create("said")
+        kept, said, elsewhere = os.dup(1), os.memfd_create("said"), tempfile.gettempdir()
         with tempfile.TemporaryDirectory() as folder:
             os.dup2(said, 1)
             os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -171,6 +170,7 @@ class _Mirror:
                 os.dup2(kept, 1)
                 left = sorted(os.listdir(folder))
                 os.chdir("/")
+                os.environ["TMPDIR"] = tempfile.tempdir = elsewhere
         text = os.pread(said, 100, 0).decode(errors="replace").strip()
         os.close(said)
         os.close(kept)

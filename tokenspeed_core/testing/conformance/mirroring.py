@@ -56,7 +56,7 @@ def _job(subject: Subject, *, is_silenced: bool = False) -> MirrorJob | None:
     address = subject.address
     if address is None:
         return None
-    return MirrorJob(address, subject.options, subject.features, is_silenced)
+    return MirrorJob(address, subject.options, subject.features, subject.patience_s, is_silenced)
 
 
 def _ran(jobs: Sequence[MirrorJob]) -> list[Pair]:

@@ -96,13 +96,14 @@ def _is_over_before(
 
 def _check_reuse(engine: ContractEngine) -> None:
     """An id may come again as soon as the engine has let go of it."""
-    for kind in engine.subject.kinds:
+    for kind, rounds in product(engine.subject.kinds, (1, 2, 4)):
         name = engine.new(kind)
-        engine.rounds(2)
-        engine.engine.abort(name)
+        engine.rounds(rounds)
+        _by_engine(engine, name)
         engine.until_gone(name)
+        engine.round()  # an end between two rounds is told at the end of the next
         engine.reuse(name, kind)
-        engine.until_ended(name)
+        engine.until_ended_again(name)
         engine.to_idle()
 
 

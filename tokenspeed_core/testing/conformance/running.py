@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -22,11 +22,11 @@ from tokenspeed_core.testing.conformance.subject import Features, Subject
 from tokenspeed_core.testing.conformance.watching import Watcher, watched
 from tokenspeed_core.testing.engine import EngineFixture, EngineSetup, Tiers
 from tokenspeed_core.testing.messages import request, telling_tokens
+from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.small_tokenizer import small_tokenizer
 from tokenspeed_core.testing.streams import Stream
 from tokenspeed_hookspecs import AddRequest, ControlReply, ControlRequest, Plugin
 
-LIMIT_S = 3.0
 LIMIT_ROUNDS = 3000
 NAP_S = 0.0005
 PATIENCE = 30  # rounds without an event before the plugin's threads get a nap each round
@@ -49,10 +49,17 @@ class PluginFaultError(Exception):
 class ContractEngine:
     """One rank with the plugin, watched. `stop` it; `with running(subject)` does."""
 
-    def __init__(self, subject: Subject, *others: Chosen, plugin: type[Plugin] | None = None):
+    def __init__(
+        self,
+        subject: Subject,
+        *others: Chosen,
+        plugin: type[Plugin] | None = None,
+        plane: Mapping[str, object] = PLAIN,
+    ) -> None:
         self.subject = subject
         self.watcher = Watcher()
-        self.engine = EngineFixture(setup_of(subject, self.watcher, *others, plugin=plugin))
+        setup = setup_of(subject, self.watcher, *others, plugin=plugin)
+        self.engine = EngineFixture(evolve(setup, plane={**setup.plane, **plane}))
         self.asked: list[str] = []
         self.states: list[weakref.ref[object]] = []
         self._numbers = itertools.count()
@@ -80,6 +87,18 @@ class ContractEngine:
         requests = self.engine.loop.requests
         self.until(lambda: requests.get(request_id) is None, f"{request_id!r} is never let go")
 
+    def until_ended_again(self, request_id: str) -> None:
+        """Run until the last of several requests of an id ended."""
+        received, frontend = self.engine.received, self.engine.frontend
+        assert isinstance(frontend, ManualFrontend), "this engine was made with one"
+        sent = frontend.sent
+        self.until(
+            lambda: (
+                len(received.all_of(request_id)) == sent[request_id] and self._has_ended(request_id)
+            ),
+            f"request {request_id!r}, whose id was used before, never ended",
+        )
+
     def reuse(self, request_id: str, features: Features) -> None:
         """Leave another request of an id."""
         self.engine.put(made(request_id, features))
@@ -99,7 +118,7 @@ class ContractEngine:
 
     def until(self, condition: Callable[[], object], waited_for: str) -> None:
         """Run rounds until the condition holds; PluginFaultError past the limit."""
-        end, quiet = _now() + LIMIT_S, 0
+        end, quiet = _now() + self.subject.patience_s, 0
         for _ in range(LIMIT_ROUNDS):
             if condition():
                 return
@@ -179,9 +198,11 @@ def made(request_id: str, features: Features, *, budget: int = BUDGET) -> AddReq
 
 
 @contextmanager
-def running(subject: Subject, *others: Chosen) -> Iterator[ContractEngine]:
+def running(
+    subject: Subject, *others: Chosen, plane: Mapping[str, object] = PLAIN
+) -> Iterator[ContractEngine]:
     """A started engine, stopped at the end; what its watcher saw is a PluginFaultError."""
-    engine = ContractEngine(subject, *others)
+    engine = ContractEngine(subject, *others, plane=plane)
     try:
         yield engine
     finally:

@@ -48,6 +48,15 @@ def check_sharing(subject: Subject) -> list[str]:
     finally:
         first.stop()
         second.stop()
+    # An instance's own class is a subclass made for the check; what it has of data was put there.
+    own = [vars(type(each.instance)) for each in (first, second)]
+    set_there = sorted(
+        {name for each in own for name, value in each.items() if _is_data(name, value)}
+    )
+    problems += [
+        f"class attribute {subject.plugin.__name__}.{name} is set by an instance"
+        for name in set_there
+    ]
     after = dict(_kept_by_the_class(subject.plugin))
     changed = [place for place in after if after[place] != before.get(place)]
     problems += [f"{place} changed while engines ran; keep state on self" for place in changed]
@@ -118,15 +127,19 @@ def _kept_by_the_class(plugin: type[Plugin]) -> Iterator[tuple[str, str]]:
         if owner in (Plugin, object):
             continue
         for name, value in list(vars(owner).items()):
-            if isinstance(value, (*CONTAINERS, int, float, str)) and not name.startswith("__"):
+            if _is_data(name, value):
                 yield f"class attribute {owner.__name__}.{name}", repr(value)
             if isinstance(value, FunctionType) and (value.__defaults__ or value.__kwdefaults__):
                 defaults = repr((value.__defaults__, value.__kwdefaults__))
                 yield f"a default argument of {owner.__name__}.{name}", defaults
     for module in _package(plugin):
         for name, value in list(vars(module).items()):
-            if isinstance(value, (*CONTAINERS, int, float, str)) and not name.startswith("__"):
+            if _is_data(name, value):
                 yield f"{module.__name__}.{name}", repr(value)
+
+
+def _is_data(name: str, value: object) -> bool:
+    return isinstance(value, (*CONTAINERS, int, float, str)) and not name.startswith("__")
 
 
 def _package(plugin: type[Plugin]) -> list[ModuleType]:

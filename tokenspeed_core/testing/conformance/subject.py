@@ -31,12 +31,14 @@ class Address:
 
 @frozen(kw_only=True)
 class Subject:
-    """`features` are tried on requests in turn; a request without any is always among them."""
+    """`features` are tried on requests in turn; a request without any is always among them.
+    `patience_s` is how long the plugin's own threads may take for what is waited for."""
 
     plugin: type[Plugin]
     options: Mapping[str, Any] = field(factory=dict)
     features: Sequence[Features] = ()
     source: InstalledPlugin | None = None
+    patience_s: float = 3.0
 
     @property
     def name(self) -> str:
