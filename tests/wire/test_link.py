@@ -160,6 +160,20 @@ def test_an_aborted_request_is_not_aborted_again(folder: Path, dial: Dial) -> No
     assert taken(frontend) == [AbortRequests(("b",))]
 
 
+def test_an_abort_of_the_last_request_tells_the_load(folder: Path, dial: Dial) -> None:
+    """A front end that leaves an engine without requests learns that it is idle."""
+    frontend = dial()
+    with WirePeer(folder) as peer:
+        peer.accept()
+        peer.send(AddRequest("a", [1]), AddRequest("b", [1]))
+        taken(frontend, 2)
+        frontend.send(row("a"), LOAD)
+        loads = [unpack_batch(peer.next_frames()[0]).load for _ in range(2)]
+        peer.send(AbortRequests(("a",)), AbortRequests(("b",)))
+        loads += [unpack_batch(peer.next_frames()[0]).load]
+    assert loads == [Load(0, 0, 0, 64), LOAD, Load(0, 0, 0, 64)]
+
+
 def test_a_slow_front_end_counts_as_gone(folder: Path, dial: Dial) -> None:
     """A front end that takes nothing loses its link and requests; sending never waits for it."""
     frontend = dial(WireSettings(retry_s=0.01, send_limit_s=0.2))

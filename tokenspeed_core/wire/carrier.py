@@ -89,7 +89,7 @@ class Carrier:
             settings=self.settings,
             dropped=self.dropped,
             clock=self.clock,
-            load=Load(0, 0, 0, self.info.num_pages),
+            idle=Load(0, 0, 0, self.info.num_pages),
         )
         try:
             problem = self._run(traffic, init)

@@ -14,8 +14,11 @@ SHOWN_BYTES = 16
 class DroppedMessages:
     """`count` of all of them; a warning at most every ten seconds."""
 
-    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, log: logging.Logger, clock: Callable[[], float], *, source: str = "the front end"
+    ) -> None:
         self.count = 0
+        self._source = source
         self._log = log
         self._clock = clock
         self._told = 0
@@ -30,9 +33,10 @@ class DroppedMessages:
         sizes = ", ".join(str(len(frame)) for frame in frames[:SHOWN_FRAMES])
         head = b"".join(frames[:SHOWN_FRAMES])[:SHOWN_BYTES].hex(" ")
         self._log.warning(
-            "dropped %d message(s) from the front end; the last has %d frame(s) of %s bytes "
-            "starting with %s: %s",
+            "dropped %d message(s) from %s; the last has %d frame(s) of %s bytes starting with "
+            "%s: %s",
             self.count - self._told,
+            self._source,
             len(frames),
             sizes or "no",
             head or "nothing",

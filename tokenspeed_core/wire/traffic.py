@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import define, field
 
@@ -36,9 +36,11 @@ FULL_WAIT_S = 0.01
 
 @define(eq=False, kw_only=True)
 class Traffic:
-    """Carries messages between a link and the mailbox; `load` is the last one known.
+    """Carries messages between a link and the mailbox.
 
-    `running` are the requests whose end was neither asked for nor sent.
+    `running` are the requests whose end was neither asked for nor sent. Without any the engine is
+    `idle`, as far as this front end is concerned: the loop tells no load when the last one is
+    aborted, and the front end would take the engine for busy until the next request.
     """
 
     link: Link
@@ -47,14 +49,16 @@ class Traffic:
     settings: WireSettings
     dropped: DroppedMessages
     clock: Callable[[], float]
-    load: Load
+    idle: Load
     running: dict[str, None] = field(factory=dict, init=False)
+    _load: Load = field(init=False)
     _answers: deque[OutputBatch] = field(factory=deque, init=False)
     _moved_at: float = field(init=False)
     _sent_at: float = field(init=False)
     _num_takes: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._load = self.idle
         self._moved_at = self._sent_at = self.clock()
 
     @property
@@ -70,7 +74,7 @@ class Traffic:
         return None
 
     def greet(self) -> None:
-        """Tell an idle engine's load, which a gateway routes by."""
+        """Tell the load, which a gateway routes by, without a chunk."""
         self._answers.append(OutputBatch())
 
     def step(self) -> None:
@@ -113,8 +117,9 @@ class Traffic:
         if isinstance(message, AddRequest):
             self.running[message.request_id] = None
         elif isinstance(message, AbortRequests):
-            for request_id in message.request_ids:
-                self.running.pop(request_id, None)
+            self._forget(message.request_ids)
+            if not self.running:
+                self.greet()
         self.mailbox.put(message)
 
     def _decode(self, frames: Sequence[bytes]) -> Message:
@@ -136,7 +141,7 @@ class Traffic:
 
     def _next(self) -> Sequence[bytes] | None:
         if self._answers:
-            return self.link.pack(self._answers.popleft(), self.load)
+            return self._batch(self._answers.popleft())
         while (post := self.mailbox.next_post(self.number)) is not None:
             frames = self._packed(post)
             if frames is not None:
@@ -145,9 +150,9 @@ class Traffic:
 
     def _packed(self, post: Posted) -> Sequence[bytes] | None:
         if isinstance(post, PostedBatch):
-            self.load = post.load
-            self._forget_ended(post.outputs)
-            return self.link.pack(post.outputs, post.load)
+            self._load = post.load
+            self._forget(_ended(post.outputs))
+            return self._batch(post.outputs)
         # A gateway would take a reply for a batch it cannot read, and give up on the engine.
         if not self.link.is_own_client:
             return None
@@ -156,10 +161,12 @@ class Traffic:
         except WireError as error:
             return [pack_reply(ControlReply(post.name, False, str(error)), self.link.engine_index)]
 
-    def _forget_ended(self, outputs: OutputBatch) -> None:
-        for row, details in outputs.details.items():
-            if details.finish is not None:
-                self.running.pop(outputs.request_ids[row], None)
+    def _batch(self, outputs: OutputBatch) -> Sequence[bytes]:
+        return self.link.pack(outputs, self._load if self.running else self.idle)
+
+    def _forget(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            self.running.pop(request_id, None)
 
     def _give_a_sign(self) -> None:
         """Send an empty batch during long silent work, as long as the loop goes round."""
@@ -169,3 +176,9 @@ class Traffic:
             self._num_takes = num_takes
             self.greet()
             self.write()
+
+
+def _ended(outputs: OutputBatch) -> Iterator[str]:
+    for row, details in outputs.details.items():
+        if details.finish is not None:
+            yield outputs.request_ids[row]
