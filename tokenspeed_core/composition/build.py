@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -52,7 +51,7 @@ class Surroundings:
     ranks: Membership = field(factory=SingleRank)
     decode_text: DecodeText | None = None
     tokenizer: Tokenizer | None = None
-    make_data_plane: Callable[[EngineConfig, dict[str, Any]], DataPlane] | None = None
+    make_data_plane: Callable[..., DataPlane] | None = None
     make_scheduler: Callable[[SchedulerSettings], SchedulerDriver] | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -130,7 +129,9 @@ class _Build:
         make = self.around.make_data_plane or pick_driver(
             DATA_PLANES, self.config.engine.data_plane, option="engine.data_plane"
         )
-        plane: DataPlane = make(self.config, options)
+        seat = self.around.ranks.seat
+        more = {} if seat is None else {"seat": seat}
+        plane: DataPlane = make(self.config, options, **more)
         return plane
 
     def rank(self, engine: RankEngine, plane: DataPlane, *, settings: SchedulerSettings) -> Rank:

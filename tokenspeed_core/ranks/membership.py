@@ -8,6 +8,7 @@ from typing import Protocol
 
 from attrs import define
 
+from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_hookspecs import Ranks
 
 
@@ -28,6 +29,11 @@ class Membership(Ranks, Protocol):
     @property
     def where(self) -> Whereabouts:
         """What checked exchanges say of this rank's place."""
+        ...
+
+    @property
+    def seat(self) -> DeviceSeat | None:
+        """Where this rank's data plane meets the others; None if it is alone, or has no way."""
         ...
 
     def fail(self, reason: str) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from attrs import define, frozen
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_core.ranks.membership import Whereabouts
 from tokenspeed_core.ranks.single import SingleGroup
 from tokenspeed_core.ranks.topology import Topology
@@ -194,6 +195,7 @@ class MeshRanks:
     ep: Group | None
     mesh: Mesh
     where: Whereabouts
+    seat: DeviceSeat | None
 
     def fail(self, reason: str) -> None:
         """Tell the other ranks why this one ends."""
@@ -204,8 +206,13 @@ class MeshRanks:
         self.mesh.close()
 
 
-def ranks_of(topology: Topology, mesh: Mesh, *, is_checked: bool = False) -> MeshRanks:
-    """The groups a topology gives a mesh's rank; checked ones compare where every rank is."""
+def ranks_of(
+    topology: Topology, mesh: Mesh, *, store: object = None, is_checked: bool = False
+) -> MeshRanks:
+    """The groups a topology gives a mesh's rank; checked ones compare where every rank is.
+
+    With a torch.distributed `store` the ranks' data planes can meet too.
+    """
     where = Whereabouts()
 
     def group(name: str, members: tuple[int, ...] | None) -> Group | None:
@@ -227,4 +234,5 @@ def ranks_of(topology: Topology, mesh: Mesh, *, is_checked: bool = False) -> Mes
         None,
         mesh,
         where,
+        None if store is None else DeviceSeat(mesh.rank, topology, store),
     )

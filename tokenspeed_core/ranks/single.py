@@ -44,6 +44,7 @@ class SingleRank:
     pp = None
     dp = None
     ep = None
+    seat = None
 
     def __init__(self) -> None:
         self.replica = SingleGroup()

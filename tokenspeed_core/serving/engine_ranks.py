@@ -37,9 +37,10 @@ def _met(
     config: EngineConfig, topology: Topology, *, folder: Path, replica: int
 ) -> Iterator[Membership]:
     with followers(config, topology, folder=folder, replica=replica):
-        mesh = local_seat(replica * topology.replica_size, topology, folder=folder).meet()
+        seat = local_seat(replica * topology.replica_size, topology, folder=folder)
+        mesh = seat.meet()
         try:
-            yield ranks_of(topology, mesh, is_checked=config.engine.check_ranks)
+            yield ranks_of(topology, mesh, store=seat.store, is_checked=config.engine.check_ranks)
         except BaseException as error:
             mesh.fail(f"{type(error).__name__}: {error}")
             raise

@@ -50,7 +50,9 @@ def run_follower(config: EngineConfig, seat: Seat, *, stop: StopSwitch) -> None:
 
     mesh = seat.meet()
     try:
-        ranks = ranks_of(seat.topology, mesh, is_checked=config.engine.check_ranks)
+        ranks = ranks_of(
+            seat.topology, mesh, store=seat.store, is_checked=config.engine.check_ranks
+        )
         tokenizer = model_tokenizer(config)
         around = Surroundings(
             ranks=ranks,

@@ -64,7 +64,9 @@ class ScriptedDataPlane:
 
     kind = "scripted"
 
-    def __init__(self, config: EngineConfig, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: EngineConfig, options: Mapping[str, Any], *, seat: object = None
+    ) -> None:
         self.options = from_table(ScriptedOptions, options, place="data_plane")
         limit = config.engine.max_model_len or self.options.max_model_len
         self.model = ModelInfo(

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from attrs import frozen
 from torch import Tensor
 from torch.nn import functional
 
 from tokenspeed_core.models.config import ModelConfig
-from tokenspeed_core.models.expected_weights import expected_weights
+from tokenspeed_core.models.expected_weights import Shape, expected_weights
 from tokenspeed_core.models.weights import WeightSource
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
 from tokenspeed_core.torch_plane.decoder_part import WHOLE, DecoderPart
@@ -35,12 +37,12 @@ class _Parts:
     """Makes the decoder's parts, and notes which weights belong into them."""
 
     def __init__(
-        self, config: ModelConfig, source: WeightSource, *, dtype: torch.dtype, device: torch.device
+        self, shapes: Mapping[str, Shape], eps: float, *, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.weights = NamedWeights(source.shapes, dtype=dtype, device=device)
+        self.weights = NamedWeights(shapes, dtype=dtype, device=device)
         self._dtype = dtype
         self._device = device
-        self._eps = config.rms_norm_eps
+        self._eps = eps
 
     def norm(self, name: str) -> RMSNorm:
         width = self.weights.shapes[name][0]
@@ -157,16 +159,16 @@ class Decoder:
         device: torch.device,
         part: DecoderPart = WHOLE,
     ) -> None:
-        parts = _Parts(config, _wanted(config, weights, part), dtype=dtype, device=device)
+        # A whole model's files may hold more than it needs.
+        shapes = expected_weights(config) if part.is_whole else weights.shapes
+        parts = _Parts(shapes, config.rms_norm_eps, dtype=dtype, device=device)
         self.config = config
         self.dtype = dtype
         self.device = device
         self.weights = parts.weights
-        self._part = part
+        self.part = part
         self._embedding = parts.embedding() if part.is_first else None
-        self.layers = [
-            Layer(config, i, parts=parts, part=part) for i in range(config.num_layers)
-        ]
+        self.layers = [Layer(config, i, parts=parts, part=part) for i in range(config.num_layers)]
         self._norm = parts.norm(NORM) if part.is_last else None
         self._head = parts.head(self._embedding) if part.is_last else None
         self.weights.load(weights)
@@ -189,21 +191,19 @@ class Decoder:
             x = layer(x, step)
         step.plan.finish()
         if self._norm is None:
-            assert self._part.stages is not None, "only a stage has a next one"
-            self._part.stages.send_hidden(x)
+            assert self.part.stages is not None, "only a stage has a next one"
+            self.part.stages.send_hidden(x)
             return x
         return self._norm(x)[: len(inputs.logit_rows)]
 
     def _entering(self, token_ids: Tensor) -> Tensor:
         """The residual stream [rows, hidden] before the first layer here."""
-        if self._embedding is not None and self._part.is_first:
+        if self._embedding is not None and self.part.is_first:
             return with_fewest_rows(functional.embedding(token_ids, self._embedding.tensor))
-        assert self._part.stages is not None, "only a stage has one before it"
+        assert self.part.stages is not None, "only a stage has one before it"
         rows = max(len(token_ids), FEWEST_ROWS)
-        like = torch.empty(
-            rows, self.config.hidden_size, dtype=self.dtype, device=self.device
-        )
-        return self._part.stages.receive_hidden(like)
+        like = torch.empty(rows, self.config.hidden_size, dtype=self.dtype, device=self.device)
+        return self.part.stages.receive_hidden(like)
 
     def _step(self, inputs: ForwardInputs, x: Tensor, *, plan: AttentionPlan) -> Step:
         count, heads, dim = len(inputs.token_ids), self.config.num_heads, self.config.head_dim
@@ -223,7 +223,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab_size] of hidden states [n, hidden_size]."""
         assert self._head is not None, "only the last part gives logits"
-        return self._part.all_logits(self._head(with_fewest_rows(hidden))[: len(hidden)])
+        return self.part.all_logits(self._head(with_fewest_rows(hidden))[: len(hidden)])
 
     def forward(self, inputs: ForwardInputs, cache: PagedKVCache) -> Tensor:
         """Logits [n, vocab_size] of `inputs.logit_rows`."""

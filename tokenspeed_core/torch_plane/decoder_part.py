@@ -26,6 +26,11 @@ class DecoderPart:
     positions: Positions | None = None
     stages: Stages | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the model."""
+        return self.positions is None and self.stages is None
+
     def summed(self, x: Tensor) -> Tensor:
         """A product of which each position has computed a part, in place."""
         return x if self.positions is None else self.positions.sum_(x)

@@ -23,6 +23,8 @@ from tokenspeed_core.ranks.device_seat import DeviceSeat
 HIDDEN, TOKENS = 1, 2
 # A rank that computes is silent meanwhile; the control mesh notices one that is gone long before.
 TIMEOUT = timedelta(minutes=10)
+# A stage leaves at most as many forwards' tokens untaken as there are stages.
+SENDS_A_PAIR = 8
 
 
 @define(eq=False)
@@ -82,10 +84,11 @@ class Stages:
         """Remember that a forward's tokens will come."""
         self._expected.append(slots)
 
-    def take_tokens(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Slots and tokens of every forward whose tokens were not taken yet."""
+    def take_tokens(self, *, keep: int) -> Sequence[tuple[Tensor, Tensor]]:
+        """Slots and tokens of the forwards whose tokens were not taken yet, but for the last ones:
+        waiting for these would empty the pipeline."""
         taken = []
-        while self._expected:
+        while len(self._expected) > keep:
             slots = self._expected.popleft()
             tokens = torch.empty_like(slots)
             self.group.recv([tokens], self.size - 1, TOKENS).wait()
@@ -93,10 +96,10 @@ class Stages:
         return taken
 
     def _send(self, x: Tensor, *, to: int, tag: int) -> None:
-        """Without waiting; what was sent is kept until it has left."""
-        while self._sending and self._sending[0][0].is_completed():
-            self._sending.popleft()
+        """Without waiting for it; only for what was sent long before, which has been taken."""
         self._sending.append((self.group.send([x], to, tag), x))
+        while len(self._sending) > SENDS_A_PAIR * self.size:
+            self._sending.popleft()[0].wait()
 
 
 @define(eq=False)

@@ -15,6 +15,7 @@ import torch
 
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_core.torch_plane.memory import REGIONS
 from tokenspeed_core.torch_plane.plane_build import Built, build
 from tokenspeed_core.torch_plane.plane_setup import prepare
@@ -50,8 +51,14 @@ class TorchDataPlane:
 
     kind = "torch"
 
-    def __init__(self, config: EngineConfig, options: Mapping[str, Any]) -> None:
-        self._setup = prepare(config, options)
+    def __init__(
+        self,
+        config: EngineConfig,
+        options: Mapping[str, Any],
+        *,
+        seat: DeviceSeat | None = None,
+    ) -> None:
+        self._setup = prepare(config, options, seat=seat)
         self._thread: PlaneThread | None = None
         self._built: Built | None = None
         self._done: deque[Done] = deque()

@@ -13,7 +13,9 @@ from tokenspeed_core.errors import EngineError
 from tokenspeed_core.torch_plane.batch_inputs import LastTokens
 from tokenspeed_core.torch_plane.cache_pools import CachePools
 from tokenspeed_core.torch_plane.decoder import Decoder
+from tokenspeed_core.torch_plane.decoder_part import DecoderPart
 from tokenspeed_core.torch_plane.device import Device
+from tokenspeed_core.torch_plane.device_ranks import DeviceRanks, device_ranks
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
 from tokenspeed_core.torch_plane.memory import Memory
@@ -58,27 +60,41 @@ def build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Built:
     device = Device(setup.device)
     device.enter()
     setup.progress.start("loading the weights")
+    ranks = device_ranks(setup.seat, setup.device)
     decoder = setup.make_decoder(
-        setup.model.config,
-        setup.model.open_weights(),
+        setup.shard.config,
+        setup.open_weights(),
         dtype=setup.dtype,
         device=setup.device,
-        max_positions=setup.info.max_model_len,
+        part=_part(setup, ranks),
     )
     setup.progress.finish()
     bound = Extensions(extensions)
     bound.build_model(decoder)
     runner = _runner(setup, decoder, device=device, extensions=bound)
-    aside = WeightsAside(setup.model.open_weights)
+    aside = WeightsAside(setup.open_weights)
     groups = UpdateGroups(setup.device)
     operations = Operations(
         runner=runner,
         profiler=runner.profiler,
-        updates=WeightUpdates(setup.model.config, decoder.weights, groups=groups),
+        updates=WeightUpdates(setup.shard, decoder.weights, groups=groups),
         groups=groups,
         aside=aside,
     )
     return Built(runner, Memory(runner, aside), operations)
+
+
+def _part(setup: PlaneSetup, ranks: DeviceRanks) -> DecoderPart:
+    shard = setup.shard
+    return DecoderPart(
+        first_layer=shard.layers.start,
+        is_first=shard.is_first,
+        is_last=shard.is_last,
+        splits_head=shard.splits_head,
+        max_positions=setup.info.max_model_len,
+        positions=ranks.positions,
+        stages=ranks.stages,
+    )
 
 
 def _runner(
@@ -89,6 +105,7 @@ def _runner(
     return Runner(
         device=device,
         decoder=decoder,
+        part=decoder.part,
         pools=_pools(setup),
         seats=Seats(num_slots, vocab_size=shape.vocab_size, eos_token_ids=shape.eos_token_ids),
         sampler=Sampler(

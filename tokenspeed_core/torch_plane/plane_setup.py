@@ -18,9 +18,12 @@ from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.progress import Progress, Silent
 from tokenspeed_core.models.resolve import resolve_model
 from tokenspeed_core.models.weights import WeightSource
+from tokenspeed_core.ranks.device_seat import DeviceSeat
+from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import choose_device, choose_dtype
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+from tokenspeed_core.torch_plane.shard import Shard, ShardedWeights
 from tokenspeed_hookspecs import CacheGroup, ModelInfo
 
 GROUP = "full"
@@ -50,6 +53,8 @@ class PlaneSetup:
     """Model, device, number format and sizes."""
 
     model: RunnableModel
+    shard: Shard
+    seat: DeviceSeat | None
     make_decoder: Callable[..., Decoder]
     progress: Progress
     info: ModelInfo
@@ -67,15 +72,22 @@ class PlaneSetup:
     def pool(self, num_pages: int, device: torch.device) -> PagedKVCache:
         """A pool of pages of this model."""
         return PagedKVCache(
-            self.model.config,
+            self.shard.config,
             num_pages,
             page_size=self.sizes.page_size,
             dtype=self.dtype,
             device=device,
         )
 
+    def open_weights(self) -> WeightSource:
+        """This rank's part of the weights."""
+        whole = self.model.open_weights()
+        return whole if self.seat is None else ShardedWeights(whole, self.shard.cuts())
 
-def prepare(config: EngineConfig, options: Mapping[str, Any]) -> PlaneSetup:
+
+def prepare(
+    config: EngineConfig, options: Mapping[str, Any], *, seat: DeviceSeat | None = None
+) -> PlaneSetup:
     """Find the model and decide everything else; ConfigError lists what does not fit.
 
     Options: `model`, a RunnableModel to use instead of the one `engine.model` names; `progress`,
@@ -92,8 +104,14 @@ def prepare(config: EngineConfig, options: Mapping[str, Any]) -> PlaneSetup:
     model: RunnableModel = options.get("model") or resolve_model(config.engine.model, progress)
     shape = model.config
     architecture = shape.architecture.name.lower()
+    topology = Topology() if seat is None else seat.topology
+    shard = Shard(shape, topology, topology.place(0 if seat is None else seat.rank))
+    if problems := shard.problems():
+        raise ConfigError(problems)
     setup = PlaneSetup(
         model=model,
+        shard=shard,
+        seat=seat,
         make_decoder=pick_driver(MODELS, architecture, option=f"the model {model.name}"),
         progress=progress,
         info=ModelInfo(
@@ -144,7 +162,7 @@ def _problems(setup: PlaneSetup, wanted_len: int | None) -> list[str]:
 
 def _memory_problems(setup: PlaneSetup) -> list[str]:
     """Whether the pools can fit at all; their memory is taken only as pages are used."""
-    shape, sizes = setup.model.config, setup.sizes
+    shape, sizes = setup.shard.config, setup.sizes
     page = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * sizes.page_size
     page *= setup.dtype.itemsize
     on_host = sizes.host_pages

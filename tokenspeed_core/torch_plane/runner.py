@@ -24,12 +24,13 @@ from tokenspeed_core.torch_plane.batch_inputs import (
 )
 from tokenspeed_core.torch_plane.cache_pools import CachePools
 from tokenspeed_core.torch_plane.decoder import Decoder
+from tokenspeed_core.torch_plane.decoder_part import DecoderPart
 from tokenspeed_core.torch_plane.device import Device, Mark
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.logprobs import Scores, score, score_hidden, spread
 from tokenspeed_core.torch_plane.profiler import Profiler
 from tokenspeed_core.torch_plane.results import Outputs, collect
-from tokenspeed_core.torch_plane.sampler import Sampler, SamplingRows
+from tokenspeed_core.torch_plane.sampler import Sampled, Sampler, SamplingRows
 from tokenspeed_core.torch_plane.seated import SeatedRequest, Seats
 from tokenspeed_hookspecs import (
     AdmittedRequest,
@@ -53,6 +54,7 @@ class Runner:
 
     device: Device
     decoder: Decoder
+    part: DecoderPart
     pools: CachePools
     seats: Seats
     sampler: Sampler
@@ -113,20 +115,61 @@ class Runner:
         rows = self._sampling_rows(batch)
         self.extensions.prepare_inputs(batch, dispatch.inputs)
         slots = self._tensor(batch.slots)
+        self._take_tokens(batch)
         hidden = self._hidden(batch, rows, slots=slots, logprobs=dispatch.logprobs)
+        if not self.part.is_last:
+            return self._handed_on(slots)
+        return self._sampled(batch, rows, slots=slots, hidden=hidden, plan=dispatch.logprobs)
+
+    def _take_tokens(self, batch: Batch) -> None:
+        """What the last stage sampled, for the decode rows this stage feeds."""
+        stages = self.part.stages
+        if stages is None or self.part.is_last:
+            return
+        is_prompts = batch.num_extends == len(batch.request_ids)
+        for slots, tokens in stages.take_tokens(keep=stages.size if is_prompts else 0):
+            self.last.keep(slots, tokens)
+
+    def _handed_on(self, slots: Tensor) -> Outputs:
+        """What a stage that does not sample has to show: nothing, once its work is done."""
+        if self.part.stages is not None:
+            self.part.stages.expect_tokens(slots)
+        nothing = Sampled(torch.zeros_like(slots), torch.zeros_like(slots, dtype=torch.bool))
+        return collect(self.device, nothing, scores=None, prompt_scores=None)
+
+    def _sampled(
+        self,
+        batch: Batch,
+        rows: SamplingRows,
+        *,
+        slots: Tensor,
+        hidden: Tensor,
+        plan: LogprobPlan | None,
+    ) -> Outputs:
         logits = self.decoder.logits(hidden[: len(rows.requests)])
         wanted = np.flatnonzero(rows.columns["wants_logprobs"] & rows.samples)
         # A copy of the wanted rows, because extensions may change the logits in place.
         raw = logits[self._tensor(wanted)] if wanted.size else None
-        sampled = self.sampler.sample(self.extensions.logits(batch, logits), rows)
+        sampled = self._agreed(self.sampler.sample(self.extensions.logits(batch, logits), rows))
         self.extensions.sampled(batch, sampled.tokens)
         self.last.keep(slots, sampled.tokens)
+        if self.part.stages is not None:
+            self.part.stages.share_tokens(sampled.tokens)
         return collect(
             self.device,
             sampled,
-            scores=self._score(raw, sampled.tokens, rows=wanted, plan=dispatch.logprobs),
-            prompt_scores=self._score_prompt(batch, hidden, plan=dispatch.logprobs),
+            scores=self._score(raw, sampled.tokens, rows=wanted, plan=plan),
+            prompt_scores=self._score_prompt(batch, hidden, plan=plan),
         )
+
+    def _agreed(self, sampled: Sampled) -> Sampled:
+        """The first position's tokens on all: a device may not add up alike twice."""
+        positions = self.part.positions
+        if positions is None:
+            return sampled
+        packed = torch.stack([sampled.tokens, sampled.is_bad.to(torch.int64)])
+        tokens, is_bad = positions.first(packed).unbind(0)
+        return Sampled(tokens, is_bad.to(torch.bool))
 
     def _hidden(
         self, batch: Batch, rows: SamplingRows, *, slots: Tensor, logprobs: LogprobPlan | None

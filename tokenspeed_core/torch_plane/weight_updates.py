@@ -23,6 +23,7 @@ from tokenspeed_core.models.expected_weights import Shape, check_some_weights
 from tokenspeed_core.models.resolve import resolve_model
 from tokenspeed_core.torch_plane.named_weights import NamedWeights
 from tokenspeed_core.torch_plane.refusal import RefusedError
+from tokenspeed_core.torch_plane.shard import Shard, parts_of
 from tokenspeed_core.torch_plane.update_groups import UpdateGroups
 
 LOAD_FORMATS = (None, "auto", "safetensors")
@@ -62,8 +63,9 @@ class FromGroup:
 class WeightUpdates:
     """Updates of one decoder's weights; RefusedError or ModelError where nothing is changed."""
 
-    def __init__(self, config: ModelConfig, weights: NamedWeights, *, groups: UpdateGroups) -> None:
-        self._config = config
+    def __init__(self, shard: Shard, weights: NamedWeights, *, groups: UpdateGroups) -> None:
+        self._config = shard.whole
+        self._cuts = shard.cuts()
         self._weights = weights
         self._groups = groups
 
@@ -74,7 +76,8 @@ class WeightUpdates:
         self._check_config(model.config, where=model.name)
         source = model.open_weights()
         # Every file is opened and every tensor found in it before any is replaced.
-        return self._update({name: source.load(name) for name in self._weights.shapes})
+        names = dict.fromkeys(cut.name for cut in self._cuts.values())
+        return self._update({name: source.load(name) for name in names})
 
     def from_tensor(self, order: FromTensor) -> int:
         """Take tensors out of a safetensors file's bytes."""
@@ -117,9 +120,9 @@ class WeightUpdates:
             raise RefusedError(bullet_list(f"{where} is not the model that runs", different))
 
     def _update(self, tensors: Mapping[str, Tensor]) -> int:
-        known = {name: tensor for name, tensor in tensors.items() if name in self._weights.shapes}
-        self._weights.update(known)
-        return len(known)
+        parts = parts_of(tensors, self._cuts)
+        self._weights.update(parts)
+        return len(parts)
 
 
 def _check_format(load_format: str | None) -> None:
