@@ -22,7 +22,7 @@ from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.resolve import Resolved, resolve
 from tokenspeed_core.composition.round_hooks import RoundHooks, freeze
 from tokenspeed_core.composition.selection import Chosen
-from tokenspeed_core.composition.timing import WatchedLoop
+from tokenspeed_core.composition.timing import InstrumentedTime, WatchedLoop
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_core.loop.event_loop import EventLoop
@@ -38,6 +38,7 @@ from tokenspeed_hookspecs import (
     Frontend,
     SchedulerDriver,
     SchedulerSettings,
+    Timekeeper,
     Tokenizer,
 )
 
@@ -143,13 +144,12 @@ class _Build:
         engine.bind_drivers(scheduler, plane)
         extensions = self.plugins.ask_for_lists("extend_data_plane", plane=plane)
         quarantine = Quarantine(self.around.log, engine.instruments)
-        hooks = freeze(self.plugins.manager, quarantine, instruments=engine.watched_by)
+        keepers = self._timekeepers(engine)
+        hooks = freeze(self.plugins.manager, quarantine, timekeepers=keepers)
         operations = self._operations()
         operations[DESCRIBE] = describing(self.config, self.plugins.members, engine=engine)
         parts = self._parts(scheduler, plane, hooks=hooks, operations=operations)
-        loop = (
-            EventLoop(parts) if engine.watched_by is None else WatchedLoop(parts, engine.watched_by)
-        )
+        loop = WatchedLoop(parts, keepers) if keepers else EventLoop(parts)
         engine.bind_loop(loop)
         self.around.ranks.where.ask = lambda: f"round {loop.last_round.number}, phase {loop.phase}"
         return Rank(
@@ -190,6 +190,12 @@ class _Build:
             sleep=around.sleep,
             log=around.log,
         )
+
+    def _timekeepers(self, engine: RankEngine) -> list[Timekeeper]:
+        instruments = engine.watched_by
+        ours = [] if instruments is None else [InstrumentedTime(instruments)]
+        theirs = [answer.value for answer in self.plugins.ask("timekeeper")]
+        return [*ours, *(keeper for keeper in theirs if keeper is not None)]
 
     def _limits(self, scheduler: SchedulerDriver, plane: DataPlane) -> IngressLimits:
         model, wanted = plane.model, self.config.engine.max_model_len

@@ -19,7 +19,7 @@ from tokenspeed_core.composition import wrapped_calls as wrapped
 from tokenspeed_core.composition.participant_calls import Implementations
 from tokenspeed_core.composition.quarantine import Quarantine
 from tokenspeed_core.composition.timing import timed
-from tokenspeed_hookspecs import Instruments, Refuse, Round, StorageTick
+from tokenspeed_hookspecs import Refuse, Round, StorageTick, Timekeeper
 
 Phase = Callable[[Round], None]
 
@@ -80,9 +80,9 @@ def freeze(
     plugins: pluggy.PluginManager,
     quarantine: Quarantine,
     *,
-    instruments: Instruments | None = None,
+    timekeepers: Sequence[Timekeeper] = (),
 ) -> RoundHooks:
-    """Return the round hooks of the plugins registered so far; with instruments, each is timed."""
+    """Return the round hooks of the plugins registered so far; with timekeepers, each is timed."""
     calls: dict[str, Any] = {}
     for hook in ROUND_HOOKS:
         caller = getattr(plugins.hook, hook)
@@ -92,8 +92,8 @@ def freeze(
         implementations = Implementations(
             hook, tuple(each.plugin_name for each in found), tuple(each.function for each in found)
         )
-        if instruments is not None:
-            implementations = timed(implementations, instruments)
+        if timekeepers:
+            implementations = timed(implementations, timekeepers)
         has_wrapper = any(each.wrapper or each.hookwrapper for each in found)
         if hook == "round_report":
             calls[hook] = direct.by_plugin(implementations)

@@ -18,7 +18,7 @@ from tokenspeed_hookspecs.data_plane import (
     PendingForward,
 )
 from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine, RequestFlag
-from tokenspeed_hookspecs.instruments import Counter, Gauge, Histogram, Instruments
+from tokenspeed_hookspecs.instruments import Counter, Gauge, Histogram, Instruments, Timekeeper
 from tokenspeed_hookspecs.markers import PROJECT, Mode, hookimpl
 from tokenspeed_hookspecs.outputs import (
     Chunk,
@@ -155,6 +155,7 @@ __all__ = [
     "SchedulerSizes",
     "ServingContext",
     "StorageTick",
+    "Timekeeper",
     "TokenAlternatives",
     "Tokenizer",
     "Verdict",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -61,4 +61,20 @@ class Instruments(Protocol):
         labels: Mapping[str, str] | None = None,
     ) -> Histogram:
         """The histogram of this name and these labels; `buckets` are upper bounds, ascending."""
+        ...
+
+
+Span = Callable[[float, float], None]
+
+
+class Timekeeper(Protocol):
+    """Is told where a rank's time goes. Each place is asked for once; the function that comes back
+    is called on the loop thread with the beginning and the end, in seconds of `perf_counter`."""
+
+    def phase(self, name: str) -> Span:
+        """Where to tell of a phase of the round; it ends where the next one begins."""
+        ...
+
+    def call(self, plugin: str, hook: str) -> Span:
+        """Where to tell of the calls of a plugin's hook."""
         ...

@@ -12,7 +12,7 @@ from tokenspeed_hookspecs.admission import AdmissionStage, Refuse
 from tokenspeed_hookspecs.control import ControlOperation
 from tokenspeed_hookspecs.data_plane import DataPlane, DataPlaneExtension
 from tokenspeed_hookspecs.engine import CliCommand, Engine, RequestFlag
-from tokenspeed_hookspecs.instruments import Instruments
+from tokenspeed_hookspecs.instruments import Instruments, Timekeeper
 from tokenspeed_hookspecs.markers import first_answer, observer, participant
 from tokenspeed_hookspecs.rounds import Round
 from tokenspeed_hookspecs.scheduler import SchedulerSettings, StorageTick
@@ -61,6 +61,16 @@ class Plugin:
         the time of each phase and of each plugin's hooks, and the failures of observers.
 
         Example: `return self.catalogue if self.options.enabled else None`
+        """
+        raise NotImplementedError
+
+    @participant
+    def timekeeper(self) -> Timekeeper | None:
+        """Return who is told of the time of each phase and of each plugin's hooks, or None.
+
+        When: before the loop is made. A rank without a timekeeper measures nothing.
+
+        Example: `return self.trace`
         """
         raise NotImplementedError
 
