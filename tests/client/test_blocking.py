@@ -47,6 +47,7 @@ def client(addresses: Addresses, engine: ServedEngine) -> Iterator[BlockingEngin
         engine.start()
         client.accept()
         yield client
+    engine.wait_until_quiet()
     engine.stop()
     engine.check_idle()
 

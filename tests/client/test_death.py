@@ -61,7 +61,7 @@ async def test_an_engine_that_hangs_up_counts_as_dead() -> None:
     async with wire_engines(2) as (client, (_, two)):
         stream = await client.generate(request("r1", 3), rank=0)
         two.close()
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(10.0):
             await _end_of(stream)
         assert "engine 1 counts as dead" in str(client.failure)
 
@@ -119,11 +119,12 @@ async def test_silence_counts_only_while_something_is_owed() -> None:
 
 async def test_a_batch_without_rows_is_a_sign_of_life() -> None:
     """An engine that is busy for long says so, and is not given up."""
-    async with wire_engines(silence_limit_s=0.2) as (client, (engine,)):
-        await client.generate(request("r1", 3))
-        for _ in range(10):
+    async with wire_engines(silence_limit_s=1.0) as (client, (engine,)):
+        stream = await client.generate(request("r1", 3))
+        for _ in range(25):
             await engine.send({})
             await asyncio.sleep(0.05)
+        await stream.aclose()
         assert client.failure is None
 
 

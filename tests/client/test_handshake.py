@@ -132,6 +132,14 @@ async def test_a_cancelled_accept_leaves_the_addresses_free() -> None:
         client.bind()
 
 
+async def test_accept_is_called_once_after_each_bind() -> None:
+    """A second accept has nobody to wait for; it says so."""
+    async with wire_engines() as (client, _):
+        with pytest.raises(RuntimeError, match="once after each bind"):
+            await client.accept()
+        assert client.failure is None
+
+
 async def test_tcp_on_loopback_works_as_well() -> None:
     """Ports that were left open are known once the client is bound, and stay when bound again."""
     anywhere = "tcp://127.0.0.1:*"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 
@@ -27,11 +28,12 @@ SLOW = {"forward_ms": 1.0}
 async def test_two_thousand_streams_share_the_sockets() -> None:
     """Descriptors stay as many as before, and every stream gets its tokens."""
     async with served_engines(EngineSetup(scheduler={"max_batch_size": 64})) as served:
+        gc.collect()  # sockets of earlier tests
         before = psutil.Process().num_fds()
         streams = [await served.client.generate(request(f"r{i}", 5, budget=3)) for i in range(2000)]
         during = psutil.Process().num_fds()
         answers = [await read(stream) for stream in streams]
-    assert during == before
+    assert during <= before
     assert all(answer.tokens == telling_tokens(3) for answer in answers)
 
 
@@ -71,10 +73,10 @@ async def test_what_was_not_begun_is_never_forwarded() -> None:
     setup = EngineSetup(scheduler={"max_batch_size": 1}, plane=SLOW)
     async with served_engines(setup) as served:
         running = await served.client.generate(request("running", 5, budget=60))
-        await anext(running)
+        first = await anext(running)
         queued = await served.client.generate(request("queued", 5, budget=60))
         await queued.aclose()
-        assert len((await read(running)).tokens) + 1 >= 60
+        assert [*first.token_ids, *(await read(running)).tokens] == telling_tokens(60)
         await served.quiet()
         forwarded = {name for batch in served.plane.batches for name in batch.request_ids}
     assert forwarded == {"running"}

@@ -23,6 +23,7 @@ from tokenspeed_hookspecs import (
     Load,
 )
 
+PATIENCE_S = 1.0
 T = TypeVar("T")
 
 
@@ -30,23 +31,21 @@ class _EventLoop:
     """An event loop on a thread; `run` waits for a coroutine on it."""
 
     def __init__(self) -> None:
+        self.is_open = True
+        self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tokenspeed-client", daemon=True
         )
         self._thread.start()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether `stop` was not called yet."""
-        return not self._loop.is_closed()
-
     def run(self, work: Coroutine[object, object, T]) -> T:
         """The coroutine's result. Leaving the wait, as by Ctrl-C, cancels it."""
-        if not self.is_open:
-            work.close()
-            raise RuntimeError("the client was closed; make another one")
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if not self.is_open:
+                work.close()
+                raise RuntimeError("the client was closed; make another one")
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return waiting.result()
         except BaseException:
@@ -54,11 +53,24 @@ class _EventLoop:
             raise
 
     def stop(self) -> None:
-        """End the thread."""
-        if self.is_open:
+        """End the thread, after everything that waits for it."""
+        with self._lock:
+            was_open, self.is_open = self.is_open, False
+        if was_open:
+            asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    # With the client closed they end by themselves, each with its own error.
+    late = (await asyncio.wait(others, timeout=PATIENCE_S))[1] if others else set()
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
 
 
 class BlockingChunkStream(Iterator[Chunk]):

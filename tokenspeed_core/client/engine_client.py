@@ -70,8 +70,8 @@ class EngineClient:
     async def accept(self) -> Sequence[EngineInfo]:
         """Wait until every engine has registered.
 
-        EngineUnavailableError if one does not in time; after that, as after a cancellation, the
-        client must be bound again.
+        EngineUnavailableError if one does not in time. After that, as after a cancellation, the
+        client must be bound again: accepting twice is a RuntimeError.
         """
         return await self._need_link().accept()
 
@@ -107,7 +107,7 @@ class EngineClient:
     @property
     def num_dropped(self) -> int:
         """Messages that came in and could not be read."""
-        return self._num_dropped + (0 if self._link is None else self._link.dropped.total)
+        return self._num_dropped + (0 if self._link is None else self._link.dropped.count)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -140,4 +140,4 @@ class EngineClient:
 
     def _keep_count(self) -> None:
         if self._link is not None:
-            self._num_dropped += self._link.dropped.total
+            self._num_dropped += self._link.dropped.count

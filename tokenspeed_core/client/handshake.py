@@ -18,7 +18,7 @@ from tokenspeed_core.wire.handshake import HELLO, unpack_identity, unpack_ready,
 from tokenspeed_core.wire.packing import WireError
 from tokenspeed_hookspecs import EngineInfo
 
-Drop = Callable[[str], None]
+Drop = Callable[[Sequence[bytes], object], None]
 
 
 class Stage(Enum):
@@ -68,7 +68,7 @@ class Handshake:
             index, payload = self._from(frames)
             status = unpack_status(payload)
         except WireError as error:
-            self._drop(str(error))
+            self._drop(frames, error)
             return
         caller = self._callers[index]
         if status == HELLO:
@@ -78,18 +78,18 @@ class Handshake:
             caller.is_ready = True
             self._check()
         else:
-            self._drop(f"engine {index} says READY before HELLO")
+            self._drop(frames, f"engine {index} says READY before HELLO")
 
     def take_registration(self, frames: Sequence[bytes]) -> None:
         """Take a message of the input socket."""
         try:
             index, payload = self._from(frames)
         except WireError as error:
-            self._drop(str(error))
+            self._drop(frames, error)
             return
         caller = self._callers[index]
         if not caller.has_called:
-            self._drop(f"engine {index} registers before HELLO")
+            self._drop(frames, f"engine {index} registers before HELLO")
             return
         try:
             caller.info = unpack_ready(payload, index)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import weakref
 from collections.abc import Sequence
 
 from tokenspeed_core.client.config import ClientConfig
 from tokenspeed_core.client.control_queue import ControlQueue
-from tokenspeed_core.client.dropped import DroppedMessages
 from tokenspeed_core.client.handshake import Handshake
 from tokenspeed_core.client.in_flight import InFlight
 from tokenspeed_core.client.outgoing import Outgoing
@@ -24,7 +24,7 @@ from tokenspeed_core.client.socket_reader import SocketReader
 from tokenspeed_core.client.sockets import Sockets
 from tokenspeed_core.client.streams import ClientStream
 from tokenspeed_core.wire.codec import EngineDeath, decode_output, encode_message
-from tokenspeed_core.wire.control import ReceivedReply
+from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import Init, pack_identity, pack_init
 from tokenspeed_core.wire.outputs import ReceivedBatch
 from tokenspeed_core.wire.packing import WireError
@@ -54,7 +54,7 @@ class Link:
         self.engines: Sequence[EngineInfo] = ()
         self.has_ended = False
         self.loads: list[Load | None] = [None] * num_engines
-        self.dropped = DroppedMessages(log)
+        self.dropped = DroppedMessages(log, time.monotonic, source="engines")
         self._config = config
         self._sockets = sockets
         # Forgotten instead of closed, the sockets would hang the collector: it may end their
@@ -76,6 +76,8 @@ class Link:
     async def accept(self) -> Sequence[EngineInfo]:
         """Wait for every engine; EngineUnavailableError, and the link has ended, if one does not
         come in time or is none we can serve with."""
+        if self.has_ended or self._registered is not None:
+            raise RuntimeError("accept() is called once after each bind()")
         limit_s = self._config.handshake_timeout_s
         self._registered = asyncio.get_running_loop().create_future()
         handshake = self._handshake(self._registered)
@@ -184,23 +186,22 @@ class Link:
         try:
             output = decode_output(frames)
         except WireError as error:
-            self.dropped.note("output", str(error))
+            self.dropped.note(frames, error)
             return
         index = output.engine_index
         if isinstance(output, EngineDeath):
             self.end(f"{'an engine' if index is None else f'engine {index}'} has ended")
         elif index not in self._config.engine_indices:
-            self.dropped.note("output", f"there is no engine {index}")
+            self.dropped.note(frames, f"there is no engine {index}")
         else:
             assert index is not None, "only a death may leave it out"
-            self._take(output, index - self._config.first_engine)
+            self._silence.heard(index - self._config.first_engine)
+            if isinstance(output, ReceivedBatch):
+                self._take_batch(output, index - self._config.first_engine)
+            elif not self._controls.take(index - self._config.first_engine, output.reply):
+                self.dropped.note(frames, f"nobody asked for a reply to {output.reply.name!r}")
 
-    def _take(self, output: ReceivedBatch | ReceivedReply, position: int) -> None:
-        self._silence.heard(position)
-        if isinstance(output, ReceivedReply):
-            if not self._controls.take(position, output.reply):
-                self.dropped.note("output", f"nobody asked for {output.reply!r:.200}")
-            return
+    def _take_batch(self, output: ReceivedBatch, position: int) -> None:
         if output.load is not None:
             self.loads[position] = output.load
         for request_id in self._in_flight.deliver(output.chunks):
@@ -208,8 +209,7 @@ class Link:
             self._abandon(request_id, "some of its tokens were lost on their way from the engine")
 
     def _take_late_input(self, frames: list[bytes]) -> None:
-        sizes = [len(frame) for frame in frames]
-        self.dropped.note("input", f"every engine is registered; got frames of {sizes} bytes")
+        self.dropped.note(frames, "every engine is registered already")
 
     def _take_disconnect(self, frames: list[bytes]) -> None:
         asyncio.get_running_loop().call_later(HANG_UP_GRACE_S, self._probe)
@@ -228,7 +228,7 @@ class Link:
             self._config.engine_indices,
             pack_init(Init(bound.input, bound.output, is_own_client=True)),
             self._sockets.greet,
-            lambda reason: self.dropped.note("handshake", reason),
+            self.dropped.note,
             registered,
         )
 

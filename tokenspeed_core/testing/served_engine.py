@@ -41,6 +41,7 @@ class ServedEngine:
             surroundings=Surroundings(
                 frontend=self.frontend,
                 decode_text=setup.decode_text,
+                tokenizer=setup.tokenizer,
                 make_data_plane=ScriptedDataPlane,
                 make_scheduler=NativeScheduler,
             ),
@@ -68,6 +69,13 @@ class ServedEngine:
         """Connect, and run rounds from now on."""
         self.frontend.start(engine_info(self.rank, index=self.index))
         self._thread.start()
+
+    def wait_until_quiet(self, limit_s: float = PATIENCE_S) -> None:
+        """Wait until nothing is left to do; AssertionError past the limit."""
+        deadline = time.monotonic() + limit_s
+        while not self.is_quiet:
+            assert time.monotonic() < deadline, f"engine {self.index} is busy after {limit_s} s"
+            time.sleep(LOOK_S)
 
     def cut_off(self) -> None:
         """Stop in the middle of whatever runs; the state that leaves is not checked."""
@@ -116,7 +124,8 @@ class Served:
 
     async def quiet(self) -> None:
         """Wait until no engine has anything left to do."""
-        await until(lambda: all(engine.is_quiet for engine in self.engines))
+        for engine in self.engines:
+            await asyncio.to_thread(engine.wait_until_quiet)
 
 
 @asynccontextmanager
@@ -136,6 +145,7 @@ async def served_engines(
         try:
             await client.accept()
             yield served
+            await client.aclose()
             await served.quiet()
         finally:
             await client.aclose()
