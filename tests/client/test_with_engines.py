@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
 from collections import Counter
 
 import psutil
 import pytest
 
 from tokenspeed_core.testing import EngineSetup, request, telling_tokens
-from tokenspeed_core.testing.client_reading import Answer, ask, read
+from tokenspeed_core.testing.client_reading import Answer, ask, read, soon
 from tokenspeed_core.testing.served_engine import ServedEngine, served_engines, until
+from tokenspeed_core.testing.wire_engine import bound_client
 from tokenspeed_hookspecs import (
     ChunkStream,
     ControlRequest,
@@ -142,3 +144,27 @@ async def test_requests_spread_over_engines_and_controls_reach_all() -> None:
     assert all(answer.tokens == telling_tokens(3) for answer in answers)
     assert [reply.success for reply in replies] == [True, True]
     assert shares == [3, 4]
+
+
+ENGINE = """
+import sys
+from tokenspeed_core.testing import EngineSetup, ServedEngine
+engine = ServedEngine(EngineSetup(plane={"forward_ms": 1.0}), sys.argv[1])
+engine.start()
+sys.stdin.read()
+"""
+
+
+async def test_a_killed_engine_ends_its_streams_within_two_seconds() -> None:
+    """SIGKILL in the middle of a stream: no notice comes, and the client still knows."""
+    async with bound_client() as client:
+        command = (sys.executable, "-c", ENGINE, client.addresses.handshake)
+        engine = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        await client.accept()
+        stream = await client.generate(request("r1", 5, budget=3000))
+        await anext(stream)
+        engine.kill()
+        end = await soon(_outcome(stream), limit_s=2.0)
+        await engine.wait()
+    assert isinstance(end, EngineUnavailableError)
+    assert "engine 0 counts as dead" in str(client.failure)
