@@ -13,7 +13,12 @@ import httpx2
 import pytest
 import trustme
 
-from tokenspeed_openai.options import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, Options
+from tokenspeed_openai.options import (
+    ADMIN_KEY_VARIABLE,
+    API_KEY_VARIABLE,
+    Options,
+    listening_socket,
+)
 from tokenspeed_openai.server import OpenAIServer
 
 
@@ -81,6 +86,12 @@ def test_all_problems_are_told_at_once() -> None:
     """Several problems come together."""
     problems = _problems(host="0.0.0.0", max_body_bytes=0, ssl_certfile=Path("nowhere.pem"))
     assert len(problems.splitlines()) == 3
+
+
+def test_small_pieces_are_not_held_back() -> None:
+    """The socket names its protocol, without which asyncio leaves Nagle's algorithm on."""
+    with listening_socket(Options(port=0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,8 @@ def problems(options: Options) -> list[str]:
 def listening_socket(options: Options) -> socket.socket:
     """Bind the port; OSError says why it cannot be had."""
     family, address = _addresses(options)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small pieces at once only where it is told that this is TCP.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
