@@ -188,18 +188,19 @@ class Link:
         except WireError as error:
             self.dropped.note(frames, error)
             return
-        index = output.engine_index
         if isinstance(output, EngineDeath):
+            index = output.engine_index
             self.end(f"{'an engine' if index is None else f'engine {index}'} has ended")
-        elif index not in self._config.engine_indices:
-            self.dropped.note(frames, f"there is no engine {index}")
-        else:
-            assert index is not None, "only a death may leave it out"
-            self._silence.heard(index - self._config.first_engine)
-            if isinstance(output, ReceivedBatch):
-                self._take_batch(output, index - self._config.first_engine)
-            elif not self._controls.take(index - self._config.first_engine, output.reply):
-                self.dropped.note(frames, f"nobody asked for a reply to {output.reply.name!r}")
+            return
+        position = output.engine_index - self._config.first_engine
+        if not 0 <= position < len(self._ways):
+            self.dropped.note(frames, f"there is no engine {output.engine_index}")
+            return
+        self._silence.heard(position)
+        if isinstance(output, ReceivedBatch):
+            self._take_batch(output, position)
+        elif not self._controls.take(position, output.reply):
+            self.dropped.note(frames, f"nobody asked for a reply to {output.reply.name!r}")
 
     def _take_batch(self, output: ReceivedBatch, position: int) -> None:
         if output.load is not None:
