@@ -28,8 +28,7 @@ def run(arguments: list[str]) -> int:
     known = {**installed().plugins, **built_in()}
     sources = _chosen(first.name, known)
     parser = _parser()
-    names = tuple(name for name in first.name if name not in built_in())
-    add_plugin_flags(parser, EngineConfig(plugins=names))
+    add_plugin_flags(parser, EngineConfig(plugins=tuple(first.name)))
     given, extras = parser.parse_known_args(arguments)
     reject_unknown(parser, extras)
     # A check makes a plugin fail on purpose; what an engine logs then is no news.

@@ -44,6 +44,7 @@ COMMANDS = {
     "chat": Command("tokenspeed_core.cli.chat", "talk to the model"),
     "plugins": Command("tokenspeed_core.cli.plugins", "show the plugins, and each hook's order"),
     "check": Command("tokenspeed_core.cli.check", "hold plugins to the contract"),
+    "trace": Command("tokenspeed_core.cli.trace", "complete prompts, and write their rounds"),
     "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),
     "top": Command("tokenspeed_core.cli.top", "watch a running server"),
     "pause": Command(OPERATE, "let no request run in a running server", "pause"),

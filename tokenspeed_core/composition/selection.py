@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from tokenspeed_core.composition.built_in import built_in
+from tokenspeed_core.composition.built_in import BUILT_IN, built_in
 from tokenspeed_core.composition.discovery import Installed, InstalledPlugin, installed
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.config.nearest import unknown
@@ -53,7 +53,7 @@ def select(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Selection:
     present = installed()
     ours = built_in()
     known = {**present.plugins, **ours}
-    wanted = [*_configured(config, present, ours=ours), *(_as_choice(each) for each in plugins)]
+    wanted = [*_configured(config, present, ours=BUILT_IN), *(_as_choice(each) for each in plugins)]
     candidates: dict[object, Candidate] = {}
     problems: list[str] = [
         f"plugin {n!r} is built in" for n in sorted({*ours} & {*present.plugins})

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+"""The plugin `trace`: each round with its phases, each plugin's calls, forwards and requests.
+
+It keeps the last events and writes them when the engine stops. Rounds in which nothing happened
+are left out: an idle engine has a hundred of them a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+
+from attrs import define, field, frozen
+
+from tokenspeed_core.trace.events import Event, TraceEvents
+from tokenspeed_hookspecs import (
+    Batch,
+    Engine,
+    FinishedRequest,
+    Plugin,
+    Round,
+    Timekeeper,
+    hookimpl,
+)
+
+ROUNDS = "rounds"
+ORDER = ("receive", "admit", "pause", "gate", "storage", "plan", "dispatch", "commit", "events")
+LAST = "drain"  # it ends where the next round begins
+SHOWN_IDS = 8
+
+
+@define
+class _Forward:
+    number: int
+    begin: float
+    lane: int
+    facts: Mapping[str, object]
+
+
+class RoundTrace(Plugin):
+    """Watches; on a rank without it nothing is measured."""
+
+    name = "trace"
+
+    @frozen
+    class Options:
+        """Where the trace goes, and how much of it is kept."""
+
+        file: Path | None = field(
+            default=None,
+            metadata={"help": "the file to write when the engine stops; none without it"},
+        )
+        most_events: int = field(
+            default=300_000, metadata={"help": "events to keep, the last ones", "minimum": 100}
+        )
+
+    def __init__(self, options: Options, engine: Engine) -> None:
+        super().__init__(options, engine)
+        self.events = TraceEvents(options.most_events, engine.ranks.rank, perf_counter())
+        for name in (ROUNDS, *ORDER, LAST):
+            self.events.track(name)
+        # The engine's clock may be another one than the timekeepers'.
+        self._clock_s = perf_counter() - engine.clock()
+        self._round: list[Event] = []
+        self._calls: list[tuple[str, float, float]] = []
+        self._began = 0.0
+        self._is_kept = False
+        self._running: deque[_Forward] = deque()
+        self._committed = 0
+        self._flows = 0
+
+    @property
+    def path(self) -> Path | None:
+        """The file of this rank; ranks after the first add their number."""
+        rank, file = self.engine.ranks.rank, self.options.file
+        if file is None:
+            return None
+        path = Path(file)
+        return path if rank == 0 else path.with_suffix(f".{rank}{path.suffix}")
+
+    @hookimpl
+    def timekeeper(self) -> Timekeeper | None:
+        return RoundTime(self)
+
+    @hookimpl
+    def stop(self) -> None:
+        path = self.path
+        if path is None or not len(self.events):
+            return
+        try:
+            self.events.write(path)
+        except OSError as error:
+            # The engine has done its work; a full disk is no reason to say that it failed.
+            self.engine.log.error("the trace was not written: %s", error)
+        else:
+            self.engine.log.info("wrote %d events to %s", len(self.events), path)
+
+    # --- the round -------------------------------------------------------------------------------
+
+    def phase_ended(self, name: str, *, begin: float, end: float) -> None:
+        """Take a phase, with the calls inside it."""
+        events = [Event("X", name, name, begin, end)]
+        events += [Event("X", call, name, start, stop) for call, start, stop in self._calls]
+        self._calls.clear()
+        if name == LAST:
+            if self._is_kept:
+                self._keep(events)
+            return
+        if name == ORDER[0]:
+            self._began = begin
+        self._round += events
+
+    def call_ended(self, name: str, *, begin: float, end: float) -> None:
+        """Take a plugin's call."""
+        self._calls.append((name, begin, end))
+
+    @hookimpl
+    def round_done(self, round: Round) -> None:
+        batch, committed = round.batch, self._committed
+        self._committed = 0
+        self._is_kept = bool(batch or committed or round.num_outputs or round.finished)
+        if self._is_kept:
+            self._keep(self._round)
+            facts = {
+                "rows": len(batch.request_ids) if batch else 0,
+                "tokens": batch.num_tokens if batch else 0,
+                "outputs": round.num_outputs,
+                "frozen": round.frozen,
+            }
+            name = f"round {round.number}"
+            self._keep([Event("X", name, ROUNDS, self._began, perf_counter(), facts=facts)])
+        self._round.clear()
+
+    def _keep(self, events: list[Event]) -> None:
+        for event in events:
+            self.events.add(event)
+
+    # --- forwards and requests -------------------------------------------------------------------
+
+    @hookimpl
+    def iteration(self, round: Round) -> None:
+        if round.batch is not None:
+            taken = {each.lane for each in self._running}
+            lane = next(at for at in range(len(taken) + 1) if at not in taken)
+            facts = _facts(round.batch)
+            self._running.append(_Forward(round.number, perf_counter(), lane, facts))
+
+    @hookimpl
+    def forward_done(self, round: Round) -> None:
+        if not self._running:
+            return
+        self._committed += 1
+        forward = self._running.popleft()
+        track = self.events.track(f"forwards {forward.lane + 1}, dispatch to commit")
+        name, end = f"forward of round {forward.number}", perf_counter()
+        self.events.add(Event("X", name, track, forward.begin, end, facts=forward.facts))
+
+    @hookimpl
+    def request_finished(self, round: Round) -> None:
+        if round.finished is not None:
+            self._add_flow(round.finished)
+
+    def _add_flow(self, finished: FinishedRequest) -> None:
+        """An arrow through the phases in which a request got on."""
+        self._flows += 1
+        facts = {
+            "request": finished.request_id,
+            "finish": finished.reason.kind.value,
+            "prompt_tokens": finished.prompt_tokens,
+            "cached_tokens": finished.cached_tokens,
+            "output_tokens": finished.output_tokens,
+        }
+        steps = [
+            ("s", "admit", finished.received_at),
+            ("t", "dispatch", finished.scheduled_at),
+            ("t", "commit", finished.first_token_at),
+            ("f", "commit", finished.finished_at),
+        ]
+        for kind, track, at in steps:
+            if at is not None:
+                name, begin = f"request {finished.request_id}", at + self._clock_s
+                self.events.add(Event(kind, name, track, begin, flow=self._flows, facts=facts))
+
+
+class RoundTime:
+    """The trace's timekeeper."""
+
+    def __init__(self, trace: RoundTrace) -> None:
+        self._trace = trace
+
+    def phase(self, name: str) -> PhaseSpan:
+        """Tell the trace of a phase."""
+        self._trace.events.track(name)
+        return PhaseSpan(self._trace, name)
+
+    def call(self, plugin: str, hook: str) -> CallSpan:
+        """Tell the trace of a plugin's calls."""
+        return CallSpan(self._trace, f"{plugin}.{hook}")
+
+
+@frozen
+class PhaseSpan:
+    """One phase."""
+
+    trace: RoundTrace
+    name: str
+
+    def __call__(self, begin: float, end: float) -> None:
+        """Tell of one."""
+        self.trace.phase_ended(self.name, begin=begin, end=end)
+
+
+@frozen
+class CallSpan:
+    """One plugin's hook."""
+
+    trace: RoundTrace
+    name: str
+
+    def __call__(self, begin: float, end: float) -> None:
+        """Tell of one."""
+        self.trace.call_ended(self.name, begin=begin, end=end)
+
+
+def _facts(batch: Batch) -> dict[str, object]:
+    return {
+        "rows": len(batch.request_ids),
+        "prompts": batch.num_extends,
+        "tokens": batch.num_tokens,
+        "requests": ", ".join(batch.request_ids[:SHOWN_IDS]),
+    }
