@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tokenspeed_core.testing.wire_peer import WirePeer
-from tokenspeed_core.wire.codec import ADD, CONTROL, DEATH
+from tokenspeed_core.wire.codec import ABORT, ADD, CONTROL, DEATH
 from tokenspeed_core.wire.control import ReceivedReply
 from tokenspeed_core.wire.frontend import ZmqFrontend
 from tokenspeed_core.wire.handshake import READY, pack_init
@@ -295,3 +296,38 @@ def test_hello_is_said_anew_after_a_time(folder: Path, dial: Dial) -> None:
     with WirePeer(folder) as peer:
         peer.greet()
         peer.accept()
+
+
+def test_large_batches_arrive_whole(folder: Path, dial: Dial) -> None:
+    """Batches around and above 64 KiB, many under way at once, arrive in order and unchanged."""
+    frontend = dial()
+    # Five bytes a token and a few dozen around them.
+    counts = [13_080 + extra for extra in range(30)] + [250_000, 1]
+    with WirePeer(folder) as peer:
+        peer.accept()
+        for count in counts:
+            ids = [(1 << 31) + count + each for each in range(count)]
+            frontend.send(OutputBatch(["a"], ids, [count], [1], [count], [0]), LOAD)
+        for count in counts:
+            output = peer.next_output()
+            assert isinstance(output, ReceivedBatch)
+            [(_, chunk)] = output.chunks
+            assert chunk.token_ids == [(1 << 31) + count + each for each in range(count)]
+
+
+def test_a_pickle_is_never_loaded(folder: Path, dial: Dial) -> None:
+    """Pickles that would write a file do not, neither as a frame nor as an extension."""
+    victim = folder / "victim"
+    pickled = f"cposix\nsystem\n(S'touch {victim}'\ntR.".encode()
+    frontend = dial()
+    with WirePeer(folder) as peer:
+        peer.handshake.send_multipart([peer.greet(), pickled])
+        peer.accept()
+        for code in (1, 2, 3):
+            value = msgspec.msgpack.encode(msgspec.msgpack.Ext(code, pickled))
+            for kind in (ADD, ABORT, CONTROL):
+                peer.send_frames([kind, pickled])
+                peer.send_frames([kind, value])
+        peer.send(AddRequest("a", [1]))
+        assert taken(frontend) == [AddRequest("a", [1])]
+    assert not victim.exists()
