@@ -98,7 +98,11 @@ class StateApi:
             model=self.deployment.model,
             uptime_s=time.time() - self.deployment.started_at,
             failure=None if failure is None else str(failure),
-            engines=[_engine_state(engine, load) for engine, load in engines],
+            # The engines run nothing for others, and tell of no request that left them silently.
+            engines=[
+                _engine_state(engine, load, is_idle=not counters.open_choices)
+                for engine, load in engines
+            ],
             counters=Counted(
                 requests=counters.requests,
                 choices=counters.choices,
@@ -145,7 +149,7 @@ def server_version() -> str:
     return version(DISTRIBUTION)
 
 
-def _engine_state(engine: EngineInfo, load: Load | None) -> EngineState:
+def _engine_state(engine: EngineInfo, load: Load | None, *, is_idle: bool) -> EngineState:
     return EngineState(
         index=engine.index,
         model=engine.model,
@@ -155,8 +159,8 @@ def _engine_state(engine: EngineInfo, load: Load | None) -> EngineState:
         max_num_seqs=engine.max_num_seqs,
         page_size=engine.page_size,
         features=list(engine.features),
-        running=load.running if load else 0,
-        waiting=load.waiting if load else 0,
+        running=load.running - load.waiting if load and not is_idle else 0,
+        waiting=load.waiting if load and not is_idle else 0,
         active_pages=load.active_pages if load else 0,
         total_pages=load.total_pages if load else engine.num_pages,
     )
