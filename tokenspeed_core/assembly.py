@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.frontends.in_process import InProcessFrontend
 from tokenspeed_core.model_tokenizer import model_tokenizer
 from tokenspeed_core.models.progress import Progress
+from tokenspeed_core.serving.engine_ranks import engine_ranks
 
 
 def compose(
@@ -33,20 +35,46 @@ def compose(
     `plugins` are names of installed ones, or classes or instances of `Plugin` defined anywhere.
     `options` are those of `[engine]` and `[scheduler]`, the lists `without` and `optional`, and a
     mapping for each plugin's own table. CompositionError, ConfigError and ModelError say what is
-    wrong before anything runs.
+    wrong before anything runs. With `tp` or `pp` the other ranks' processes are started here; they
+    end with the engine, or with this process.
     """
     if model is not None:
         options["model"] = model
     chosen = with_options(config or EngineConfig(), options)
+    _check_ranks(chosen, plugins)
     frontend = InProcessFrontend()
     tokenizer = model_tokenizer(chosen, progress)
-    around = Surroundings(
-        frontend=frontend,
-        decode_text=tokenizer.decode if tokenizer is not None else None,
-        tokenizer=tokenizer,
-    )
-    rank = build_rank(chosen, plugins, surroundings=around)
-    return LocalEngine(rank, frontend, tokenizer=tokenizer)
+    with ExitStack() as resources:
+        around = Surroundings(
+            frontend=frontend,
+            ranks=resources.enter_context(engine_ranks(chosen)),
+            decode_text=tokenizer.decode if tokenizer is not None else None,
+            tokenizer=tokenizer,
+        )
+        rank = build_rank(chosen, plugins, surroundings=around)
+        held = resources.pop_all()
+    return LocalEngine(rank, frontend, tokenizer=tokenizer, resources=held)
+
+
+def _check_ranks(config: EngineConfig, plugins: Sequence[Chosen]) -> None:
+    """Refuse what another process could not be told, or an engine in this one cannot be."""
+    engine = config.engine
+    problems = []
+    if engine.dp > 1:
+        problems.append(
+            f"engine.dp: an engine in this process is one replica, got {engine.dp}; "
+            "`tokenspeed serve --dp` runs several"
+        )
+    if engine.tp * engine.pp > 1:
+        given = [each for each in plugins if not isinstance(each, str)]
+        problems += [
+            f"plugin {each!r} is an object of this process; other ranks need it installed and named"
+            for each in given
+        ]
+        if "model" in config.data_plane:
+            problems.append("data_plane.model: other ranks need a model's name, not an object")
+    if problems:
+        raise ConfigError(problems)
 
 
 def with_options(config: EngineConfig, options: Mapping[str, Any]) -> EngineConfig:

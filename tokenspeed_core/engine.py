@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, TypeGuard, cast, overload
 
@@ -64,11 +64,17 @@ class LocalEngine:
     """
 
     def __init__(
-        self, rank: Rank, frontend: InProcessFrontend, *, tokenizer: Tokenizer | None
+        self,
+        rank: Rank,
+        frontend: InProcessFrontend,
+        *,
+        tokenizer: Tokenizer | None,
+        resources: ExitStack | None = None,
     ) -> None:
         self.rank = rank
         self.tokenizer = tokenizer
         self._frontend = frontend
+        self._resources = resources or ExitStack()
         self._thread: threading.Thread | None = None
         self._was_started = False
 
@@ -79,8 +85,12 @@ class LocalEngine:
         if self._was_started:
             raise EngineError("the engine was started before; compose another one")
         self._was_started = True
-        with _named("start"):
-            self.rank.start()
+        try:
+            with _named("start"):
+                self.rank.start()
+        except BaseException:
+            self._resources.close()
+            raise
         self._frontend.start()
         self._thread = threading.Thread(target=self._run, name="tokenspeed-loop", daemon=True)
         self._thread.start()
@@ -93,7 +103,7 @@ class LocalEngine:
         thread, self._thread = self._thread, None
         self._frontend.close()
         thread.join()
-        with _named("stop"):
+        with self._resources, _named("stop"):
             self.rank.stop()
 
     def __enter__(self) -> LocalEngine:

@@ -68,6 +68,7 @@ class Rank:
         try:
             digests.agree(self.fingerprint(), self.engine.ranks)
             self.data_plane.start(self.extensions)
+            self.ranks.on_end(self.data_plane.interrupt)
             self._plugins.start()
         except BaseException as error:
             self.ranks.fail(f"{type(error).__name__}: {error}")

@@ -12,11 +12,13 @@ from tokenspeed_core.ranks.topology import Place, Topology
 
 @frozen(eq=False)
 class DeviceSeat:
-    """A rank's place, and a torch.distributed store that all ranks reach."""
+    """A rank's place, a torch.distributed store that all ranks reach, and how many of them share
+    this host's cores."""
 
     rank: int
     topology: Topology
     store: Any  # boundary: torch's stores, which this package does not import
+    local_size: int = 1
 
     @property
     def place(self) -> Place:

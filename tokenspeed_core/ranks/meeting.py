@@ -18,6 +18,7 @@ from typing import Protocol, cast
 from attrs import field, frozen
 
 from tokenspeed_core.errors import ConfigError
+from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_core.ranks.mesh import RankError
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.ranks.zmq_mesh import MeshLimits, ZmqMesh
@@ -46,7 +47,13 @@ class Seat:
     topology: Topology
     store: Store
     address: str
+    local_size: int = 1
     limits: MeshLimits = field(factory=MeshLimits)
+
+    @property
+    def device(self) -> DeviceSeat:
+        """Where the rank's data plane meets the others."""
+        return DeviceSeat(self.rank, self.topology, self.store, self.local_size)
 
     def meet(self) -> ZmqMesh:
         """Listen, tell the others where, and connect to all of them. RankError names who is
@@ -82,7 +89,13 @@ def local_seat(rank: int, topology: Topology, *, folder: Path) -> Seat:
     store = FileStore(str(folder / "store"), topology.world_size)
     store.set_timeout(timedelta(seconds=limits.connect_s))
     address = f"ipc://{folder}/rank-{rank}"
-    return Seat(rank=rank, topology=topology, store=cast("Store", store), address=address)
+    return Seat(
+        rank=rank,
+        topology=topology,
+        store=cast("Store", store),
+        address=address,
+        local_size=topology.world_size,
+    )
 
 
 def torchrun_seat(topology: Topology, environment: Mapping[str, str] = os.environ) -> Seat | None:
@@ -106,7 +119,13 @@ def torchrun_seat(topology: Topology, environment: Mapping[str, str] = os.enviro
     timeout = timedelta(seconds=limits.connect_s)
     store, rank, _ = next(rendezvous("env://", timeout=timeout))
     host = own_address(environment["MASTER_ADDR"])
-    return Seat(rank=rank, topology=topology, store=cast("Store", store), address=f"tcp://{host}")
+    return Seat(
+        rank=rank,
+        topology=topology,
+        store=cast("Store", store),
+        address=f"tcp://{host}",
+        local_size=int(environment.get("LOCAL_WORLD_SIZE", "1")),
+    )
 
 
 def own_address(peer: str) -> str:

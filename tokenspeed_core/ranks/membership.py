@@ -36,6 +36,10 @@ class Membership(Ranks, Protocol):
         """Where this rank's data plane meets the others; None if it is alone, or has no way."""
         ...
 
+    def on_end(self, hear: Callable[[str], None]) -> None:
+        """Have somebody hear, maybe on another thread, that another rank is gone."""
+        ...
+
     def fail(self, reason: str) -> None:
         """Tell the other ranks why this one ends."""
         ...

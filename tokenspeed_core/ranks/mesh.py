@@ -24,7 +24,12 @@ class RankError(EngineError):
 
 
 class Mesh(Protocol):
-    """A FIFO of payloads between each pair of ranks; RankError names a peer that is gone."""
+    """A FIFO of payloads between each pair of ranks; RankError names a peer that is gone.
+
+    `on_end` is called once a peer is known to be gone, maybe on another thread.
+    """
+
+    on_end: Callable[[str], None]
 
     @property
     def rank(self) -> int:
@@ -197,6 +202,10 @@ class MeshRanks:
     where: Whereabouts
     seat: DeviceSeat | None
 
+    def on_end(self, hear: Callable[[str], None]) -> None:
+        """Have somebody hear, maybe on another thread, that another rank is gone."""
+        self.mesh.on_end = hear
+
     def fail(self, reason: str) -> None:
         """Tell the other ranks why this one ends."""
         self.mesh.fail(reason)
@@ -207,11 +216,15 @@ class MeshRanks:
 
 
 def ranks_of(
-    topology: Topology, mesh: Mesh, *, store: object = None, is_checked: bool = False
+    topology: Topology,
+    mesh: Mesh,
+    *,
+    device: DeviceSeat | None = None,
+    is_checked: bool = False,
 ) -> MeshRanks:
     """The groups a topology gives a mesh's rank; checked ones compare where every rank is.
 
-    With a torch.distributed `store` the ranks' data planes can meet too.
+    `device` is where the rank's data plane meets the others, if it can.
     """
     where = Whereabouts()
 
@@ -234,5 +247,5 @@ def ranks_of(
         None,
         mesh,
         where,
-        None if store is None else DeviceSeat(mesh.rank, topology, store),
+        device,
     )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tokenspeed_core.ranks.membership import Whereabouts
 
@@ -49,6 +49,9 @@ class SingleRank:
     def __init__(self) -> None:
         self.replica = SingleGroup()
         self.where = Whereabouts()
+
+    def on_end(self, hear: Callable[[str], None]) -> None:
+        """There is nobody whose end could be heard of."""
 
     def fail(self, reason: str) -> None:
         """There is nobody to tell."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 
 from attrs import define, field
 
@@ -37,6 +38,7 @@ class ThreadMesh:
 
     world: ThreadWorld
     rank: int
+    on_end: Callable[[str], None] = field(default=lambda _: None, init=False)
 
     def send(self, peer: int, payload: bytes) -> None:
         """Put a payload into the pair's queue."""

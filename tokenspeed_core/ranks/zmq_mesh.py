@@ -10,15 +10,17 @@ from __future__ import annotations
 import hmac
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import zmq
 from attrs import define, field, frozen
-from zmq.utils.monitor import parse_monitor_message
 
 from tokenspeed_core.ranks.mesh import RankError
+from tokenspeed_core.ranks.peer_watch import PeerWatch
 
 PAYLOAD, FAREWELL = b"\x00", b"\x01"
+# How often a wait looks whether the peer has ended, and how long what it sent last may take.
+SLICE_S, LAST_WORDS_S = 0.1, 0.05
 
 
 @frozen
@@ -33,9 +35,15 @@ class MeshLimits:
     linger_s: float = 1.0
 
 
+def _nobody(reason: str) -> None:
+    """Nobody wants to hear of a peer's end."""
+
+
 @define(eq=False)
 class ZmqMesh:
     """One rank's end. Bind first, exchange addresses, then `connect`.
+
+    `on_end` hears at once, on another thread, that a peer is gone: for who waits elsewhere.
 
     `token` is the deployment's secret: a connection that does not begin with it is not heard.
     """
@@ -43,6 +51,7 @@ class ZmqMesh:
     rank: int
     token: bytes = b""
     limits: MeshLimits = field(factory=MeshLimits)
+    on_end: Callable[[str], None] = field(default=_nobody, init=False)
     _context: zmq.Context[zmq.Socket[bytes]] = field(factory=zmq.Context, init=False)
     _router: zmq.Socket[bytes] = field(init=False)
     _dealers: dict[int, zmq.Socket[bytes]] = field(factory=dict, init=False)
@@ -50,7 +59,7 @@ class ZmqMesh:
     _arrived: dict[int, deque[bytes]] = field(factory=dict, init=False)
     _ended: dict[int, str] = field(factory=dict, init=False)
     _greeted: set[int] = field(factory=set, init=False)
-    _poller: zmq.Poller = field(factory=zmq.Poller, init=False)
+    _watch: PeerWatch | None = field(default=None, init=False)
 
     def bind(self, address: str) -> str:
         """Listen; a tcp address may leave the port out, and the real one is returned."""
@@ -61,7 +70,6 @@ class ZmqMesh:
             address = f"{address}:{port}"
         else:
             self._router.bind(address)
-        self._poller.register(self._router, zmq.POLLIN)
         return address
 
     def connect(self, addresses: Mapping[int, str]) -> None:
@@ -69,13 +77,16 @@ class ZmqMesh:
         for peer in sorted(addresses):
             if peer != self.rank:
                 self._dial(peer, addresses[peer])
+        self._watch = PeerWatch(self._monitors, self._hear_end)
         for peer in self._dealers:
             self.send(peer, self.token)
         for peer in self._dealers:
             self._next(peer, self.limits.connect_s)
 
     def send(self, peer: int, payload: bytes) -> None:
-        """Hand a payload to ZMQ's I/O thread."""
+        """Hand a payload to ZMQ's I/O thread. RankError: the peer is gone."""
+        if peer in self._ended:
+            self._raise_end(peer)
         try:
             self._dealers[peer].send_multipart((PAYLOAD, payload), zmq.DONTWAIT, copy=False)
         except zmq.Again:
@@ -95,6 +106,8 @@ class ZmqMesh:
 
     def close(self) -> None:
         """Close every socket; farewells have a moment to leave."""
+        if self._watch is not None:
+            self._watch.close()
         for peer, monitor in self._monitors.items():
             self._dealers[peer].disable_monitor()
             monitor.close(linger=0)
@@ -109,7 +122,6 @@ class ZmqMesh:
         dealer.setsockopt(zmq.IDENTITY, self.rank.to_bytes(4, "little"))
         monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         dealer.connect(address)
-        self._poller.register(monitor, zmq.POLLIN)
         self._dealers[peer], self._monitors[peer] = dealer, monitor
         self._arrived[peer] = deque()
 
@@ -124,27 +136,31 @@ class ZmqMesh:
         arrived = self._arrived[peer]
         until = time.monotonic() + limit_s
         while not arrived:
-            if peer in self._ended:
-                raise RankError(f"rank {peer} ended: {self._ended[peer]}")
+            if peer in self._ended and not self._wait(LAST_WORDS_S):
+                self._raise_end(peer)
             left = until - time.monotonic()
             if left <= 0:
                 raise RankError(
                     f"rank {peer} lives but sent rank {self.rank} nothing for {limit_s:g} s; it "
                     "hangs, or left the order of exchanges"
                 )
-            self._wait(left)
+            self._wait(min(left, SLICE_S))
         return arrived.popleft()
 
-    def _wait(self, seconds: float) -> None:
-        """Take what comes; a peer's end counts only once everything before it was read."""
-        ready = dict(self._poller.poll(int(seconds * 1000) + 1))
-        if self._router in ready:
-            self._take()
-            return
-        for peer, monitor in self._monitors.items():
-            if monitor in ready:
-                parse_monitor_message(monitor.recv_multipart())
-                self._ended.setdefault(peer, "its connection broke; it was killed or stopped")
+    def _wait(self, seconds: float) -> bool:
+        """Take what comes; whether anything came."""
+        if not self._router.poll(int(seconds * 1000) + 1):
+            return False
+        self._take()
+        return True
+
+    def _hear_end(self, peer: int, reason: str) -> None:
+        """On the watch's thread."""
+        self._ended.setdefault(peer, reason)
+        self.on_end(f"rank {peer} ended: {self._ended[peer]}")
+
+    def _raise_end(self, peer: int) -> None:
+        raise RankError(f"rank {peer} ended: {self._ended[peer]}")
 
     def _take(self) -> None:
         while True:

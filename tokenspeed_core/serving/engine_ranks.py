@@ -40,7 +40,7 @@ def _met(
         seat = local_seat(replica * topology.replica_size, topology, folder=folder)
         mesh = seat.meet()
         try:
-            yield ranks_of(topology, mesh, store=seat.store, is_checked=config.engine.check_ranks)
+            yield ranks_of(topology, mesh, device=seat.device, is_checked=config.engine.check_ranks)
         except BaseException as error:
             mesh.fail(f"{type(error).__name__}: {error}")
             raise

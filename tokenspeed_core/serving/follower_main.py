@@ -40,6 +40,8 @@ def main() -> int:
     except (CompositionError, ModelError, EngineError) as error:
         logging.getLogger("tokenspeed").error("%s", error)
         return REFUSED if isinstance(error, CompositionError | ModelError) else FAILED
+    finally:
+        stop.disarm()
     return 0
 
 
@@ -51,7 +53,7 @@ def run_follower(config: EngineConfig, seat: Seat, *, stop: StopSwitch) -> None:
     mesh = seat.meet()
     try:
         ranks = ranks_of(
-            seat.topology, mesh, store=seat.store, is_checked=config.engine.check_ranks
+            seat.topology, mesh, device=seat.device, is_checked=config.engine.check_ranks
         )
         tokenizer = model_tokenizer(config)
         around = Surroundings(

@@ -41,6 +41,10 @@ class StopSwitch:
         finally:
             self._raises = True
 
+    def disarm(self) -> None:
+        """Ignore what comes from here on: the process is ending by itself."""
+        self._raises = False
+
     def read(self) -> bool:
         """Whether to stop, for the loop."""
         return self.is_set
@@ -63,17 +67,23 @@ def read_line(descriptor: int = STDIN) -> bytes:
     return line
 
 
-def follow_parent(descriptor: int = STDIN) -> None:
+def follow_parent(descriptor: int = STDIN) -> threading.Event:
     """Wait, on a thread, for the parent's end; then stop as SIGTERM would, at the latest by force.
 
-    `os.read` rather than a file object, whose lock a thread may not hold when Python ends.
+    The event is set at the parent's end.
     """
-    threading.Thread(target=_follow, args=(descriptor,), name="lifeline", daemon=True).start()
+    is_alone = threading.Event()
+    threading.Thread(
+        target=_follow, args=(descriptor, is_alone), name="lifeline", daemon=True
+    ).start()
+    return is_alone
 
 
-def _follow(descriptor: int) -> None:
+def _follow(descriptor: int, is_alone: threading.Event) -> None:
+    # `os.read` rather than a file object, whose lock a thread may not hold when Python ends.
     while os.read(descriptor, CHUNK):
         pass
+    is_alone.set()
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(GRACE_S)
     os._exit(1)

@@ -117,6 +117,9 @@ class ScriptedDataPlane:
         """Answer as scripted."""
         return self.asked.control(request)
 
+    def interrupt(self, reason: str) -> None:
+        """Nothing here waits for another rank."""
+
     def call(self, function: Callable[[], T]) -> T:
         """Run the function at once: everything asked before it is done."""
         return function()

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import HashStore
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
 from tokenspeed_core.composition.rank import Rank
+from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_core.ranks.mesh import ranks_of
 from tokenspeed_core.ranks.thread_mesh import ThreadWorld
 from tokenspeed_core.ranks.topology import Topology
@@ -73,7 +74,8 @@ class TorchWorld:
         self._on_all([rank.loop.round for rank in self.ranks])
 
     def _make(self, world: ThreadWorld, store: HashStore, *, rank: int) -> Rank:
-        ranks = ranks_of(self._topology, world.mesh(rank), store=store, is_checked=True)
+        seat = DeviceSeat(rank, self._topology, store)
+        ranks = ranks_of(self._topology, world.mesh(rank), device=seat, is_checked=True)
         around = Surroundings(frontend=self.frontend if rank == 0 else None, ranks=ranks)
         return build_rank(self._setup.config(), self._setup.plugins, surroundings=around)
 

@@ -151,6 +151,11 @@ class TorchDataPlane:
         mine = tuple(request_ids)
         thread.post(lambda: runner.release(mine))
 
+    def interrupt(self, reason: str) -> None:
+        """Fail what waits for the thread, which may itself wait for a rank that is gone."""
+        if self._thread is not None:
+            self._thread.give_up(EngineError(reason))
+
     @property
     def memory_regions(self) -> Sequence[str]:
         """The pages of the KV cache, and the weights."""

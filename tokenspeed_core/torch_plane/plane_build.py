@@ -55,6 +55,10 @@ def build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Built:
     """Load the model; runs on the plane's thread, which alone touches it from then on."""
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
+    elif setup.seat is not None and setup.seat.local_size > 1:
+        # Threads that wait spin, and would keep the other ranks' from the cores.
+        share = torch.get_num_threads() // setup.seat.local_size
+        torch.set_num_threads(max(1, share))
     if setup.device.type == "cpu":
         keep_freed_memory()
     device = Device(setup.device)
@@ -73,7 +77,8 @@ def build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Built:
     bound.build_model(decoder)
     runner = _runner(setup, decoder, device=device, extensions=bound)
     aside = WeightsAside(setup.open_weights)
-    groups = UpdateGroups(setup.device)
+    rank = 0 if setup.seat is None else setup.seat.rank
+    groups = UpdateGroups(setup.device, rank=rank)
     operations = Operations(
         runner=runner,
         profiler=runner.profiler,

@@ -18,6 +18,8 @@ from attrs import define, field
 from tokenspeed_core.errors import EngineError
 
 T = TypeVar("T")
+# How often a wait looks whether it is in vain, and how long a thread that may be stuck is awaited.
+LOOK_S, STUCK_S = 0.2, 1.0
 
 
 @define(eq=False)
@@ -71,6 +73,7 @@ class PlaneThread:
         self._queue: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._failure: BaseException | None = None
         self.is_stopping = False
+        self._is_given_up = False
         # A daemon, so that an engine that was never stopped cannot keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -89,7 +92,7 @@ class PlaneThread:
         if threading.current_thread() is self._thread:
             return function()
         task = self._put(Task(function, ends_plane=False))
-        task.wait()
+        self._await(task)
         self.check()
         if task.error is not None:
             raise task.error
@@ -97,7 +100,7 @@ class PlaneThread:
 
     def result(self, task: Task[T]) -> T:
         """Wait for a posted task; EngineError if it, or one before it, failed."""
-        task.wait()
+        self._await(task)
         if task.error is not None:
             self._raise(task.error)
         return task.value
@@ -109,12 +112,23 @@ class PlaneThread:
         if self.is_stopping:
             raise EngineError("the data plane was used after it was stopped")
 
+    def give_up(self, error: EngineError) -> None:
+        """Fail from outside; who waits for a task is told, though the thread may be stuck in it."""
+        if self._failure is None:
+            self._failure = error
+        self._is_given_up = True
+
     def stop(self) -> None:
         """Drop what has not begun, end the thread and wait for it; again does nothing."""
         self.is_stopping = True
         self._queue.put(None)
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(STUCK_S if self._is_given_up else None)
+
+    def _await(self, task: Task[Any]) -> None:
+        while not task.wait(LOOK_S):
+            if self._is_given_up:
+                self.check()
 
     def _put(self, task: Task[T]) -> Task[T]:
         self._queue.put(task)

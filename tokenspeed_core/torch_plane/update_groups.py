@@ -27,7 +27,8 @@ JOIN_TIMEOUT = timedelta(seconds=60)
 
 @frozen(kw_only=True)
 class GroupAddress:
-    """Where a group meets. `rank_offset` is the engine's rank in it, behind the trainer's."""
+    """Where a group meets. `rank_offset` is the first rank's place in it, behind the trainer's; the
+    others follow in their order."""
 
     master_address: str
     master_port: int
@@ -41,8 +42,11 @@ class UpdateGroups:
     """The groups this process is in, by name. Joining and receiving wait for the others, at most
     `timeout`."""
 
-    def __init__(self, device: torch.device, *, timeout: timedelta = JOIN_TIMEOUT) -> None:
+    def __init__(
+        self, device: torch.device, *, rank: int = 0, timeout: timedelta = JOIN_TIMEOUT
+    ) -> None:
         self._device = device
+        self._own_rank = rank
         self._timeout = timeout
         # boundary: torch.distributed's groups have no public type for a single one
         self._groups: dict[str, Any] = {}
@@ -102,14 +106,16 @@ class UpdateGroups:
             raise RefusedError(f"this torch has no backend {address.backend!r}; use gloo")
         if address.backend == "nccl" and self._device.type != "cuda":
             raise RefusedError(f"backend nccl: this plane runs on {self._device}; use gloo")
-        if not SENDER < address.rank_offset < address.world_size:
+        last = address.world_size - 1 - self._own_rank
+        if not SENDER < address.rank_offset <= last:
             raise RefusedError(
-                f"rank_offset: expected 1 to {address.world_size - 1}, behind the sender and below "
-                f"world_size, got {address.rank_offset}"
+                f"rank_offset: expected 1 to {last}, behind the sender and so that rank "
+                f"{self._own_rank} is below world_size {address.world_size}, got "
+                f"{address.rank_offset}"
             )
 
     def _meet(self, address: GroupAddress) -> Any:
-        rank, size = address.rank_offset, address.world_size
+        rank, size = address.rank_offset + self._own_rank, address.world_size
         place = f"tcp://{address.master_address}:{address.master_port}"
         store, _, _ = next(rendezvous(place, rank, size, timeout=self._timeout))
         store.set_timeout(self._timeout)

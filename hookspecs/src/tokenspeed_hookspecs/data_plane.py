@@ -195,6 +195,11 @@ class DataPlane(Protocol):
         """Forget requests that ended; each admitted id comes exactly once."""
         ...
 
+    def interrupt(self, reason: str) -> None:
+        """Another rank is gone, so a forward that exchanges tensors with it may never end: what
+        waits, and every later call, raises. Called on any thread."""
+        ...
+
     @property
     def memory_regions(self) -> Sequence[str]:
         """The regions `release_memory` can free, in the order of a release; none if it cannot."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 
-from attrs import define
+from attrs import define, field
 
 from tokenspeed_core.ranks.mesh import RankError
 
@@ -20,6 +21,7 @@ class PipeMesh:
     rank: int
     peer: socket.socket
     limit_s: float
+    on_end: Callable[[str], None] = field(default=lambda _: None, init=False)
 
     def send(self, peer: int, payload: bytes) -> None:
         """Write a payload."""

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""A thread that hears of peers whose connection broke, while the loop's thread waits elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+POLL_MS = 100
+BROKEN = "its connection broke; it was killed or stopped"
+
+Hear = Callable[[int, str], None]
+
+
+class PeerWatch:
+    """Reads the monitors of connections, by peer, and tells of each end once."""
+
+    def __init__(self, monitors: Mapping[int, zmq.Socket[bytes]], hear: Hear) -> None:
+        self._monitors = monitors
+        self._hear = hear
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="peer-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; then the monitors may be closed."""
+        self._is_closing.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for monitor in self._monitors.values():
+            poller.register(monitor, zmq.POLLIN)
+        while not self._is_closing.is_set():
+            ready = dict(poller.poll(POLL_MS))
+            for peer, monitor in self._monitors.items():
+                if monitor in ready:
+                    parse_monitor_message(monitor.recv_multipart())
+                    poller.unregister(monitor)
+                    self._hear(peer, BROKEN)
