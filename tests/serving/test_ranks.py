@@ -56,7 +56,7 @@ def children(parent: int) -> list[int]:
 async def deployed(**options: object) -> AsyncIterator[Deployment]:
     """Engines on the scripted plane, accepted by a client."""
     engine = {"data_plane": "scripted", "check_ranks": True, **options}
-    config = from_tables({"engine": engine, "data_plane": {"forward_ms": 1.0}})
+    config = from_tables({"engine": engine, "data_plane": {"forward_ms": 3.0}})
     lines: list[str] = []
     with private_addresses() as addresses, meeting_folder() as folder:
         chosen = ClientConfig(
@@ -107,7 +107,7 @@ def test_a_rank_that_is_gone_ends_all_within_seconds(ending: signal.Signals) -> 
 
     async def run() -> tuple[float, int, str, list[int]]:
         async with deployed(tp=2) as deployment:
-            # Seconds of tokens, one a millisecond.
+            # Twelve seconds of tokens.
             stream = await deployment.client.generate(request("r", 20, budget=4000))
             await anext(stream)
             (follower,) = deployment.followers()

@@ -38,6 +38,10 @@ def run(arguments: list[str]) -> int:
     if not prompts:
         raise ConfigError(["no prompt: write one after `generate`, or name a file by --prompts"])
 
+    from tokenspeed_core.serving.torchrun import follow
+
+    if follow(parsed.config):
+        return 0
     from tokenspeed_core.assembly import compose
     from tokenspeed_core.cli.speed import Stopwatch
     from tokenspeed_core.models.rich_progress import RichProgress

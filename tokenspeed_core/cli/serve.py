@@ -38,7 +38,10 @@ def run(arguments: list[str]) -> int:
     from tokenspeed_core.model_tokenizer import model_folder
     from tokenspeed_core.models.rich_progress import RichProgress
     from tokenspeed_core.serving.server import Server
+    from tokenspeed_core.serving.torchrun import follow
 
+    if follow(parsed.config):
+        return 0
     resolve(parsed.config)
     plan = serve_plan(parsed.config, log_level=parsed.own.log_level)
     with RichProgress() as progress:

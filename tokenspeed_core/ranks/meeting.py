@@ -98,14 +98,26 @@ def local_seat(rank: int, topology: Topology, *, folder: Path) -> Seat:
     )
 
 
+def is_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun started this process."""
+    return all(name in environment for name in TORCHRUN)
+
+
 def torchrun_seat(topology: Topology, environment: Mapping[str, str] = os.environ) -> Seat | None:
     """The seat torchrun gave this process; None if it did not start it.
 
-    ConfigError if it started another number of ranks than the topology has.
+    ConfigError if it started another number of ranks than the topology has, or several replicas.
     """
-    if any(name not in environment for name in TORCHRUN):
+    if not is_torchrun(environment):
         return None
     size = int(environment["WORLD_SIZE"])
+    if topology.dp > 1:
+        raise ConfigError(
+            [
+                f"engine.dp: torchrun starts the ranks of one replica, got {topology.dp}; start "
+                "one engine a replica and route over them"
+            ]
+        )
     if size != topology.world_size:
         raise ConfigError(
             [

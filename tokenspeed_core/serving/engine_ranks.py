@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tokenspeed_core.config import EngineConfig
-from tokenspeed_core.ranks.meeting import local_seat
+from tokenspeed_core.ranks.meeting import Seat, local_seat, torchrun_seat
 from tokenspeed_core.ranks.membership import Membership
 from tokenspeed_core.ranks.mesh import ranks_of
 from tokenspeed_core.ranks.single import SingleRank
@@ -22,7 +22,11 @@ def engine_ranks(
 ) -> Iterator[Membership]:
     """Start what follows this rank and meet them all; `folder` is where several replicas meet."""
     topology = Topology.of(config.engine)
-    if topology.world_size == 1:
+    given = torchrun_seat(topology)
+    if given is not None:
+        with member(given, config) as ranks:
+            yield ranks
+    elif topology.world_size == 1:
         yield SingleRank()
     elif folder is None:
         with meeting_folder() as made, _met(config, topology, folder=made, replica=0) as ranks:
@@ -36,13 +40,24 @@ def engine_ranks(
 def _met(
     config: EngineConfig, topology: Topology, *, folder: Path, replica: int
 ) -> Iterator[Membership]:
-    with followers(config, topology, folder=folder, replica=replica):
-        seat = local_seat(replica * topology.replica_size, topology, folder=folder)
-        mesh = seat.meet()
-        try:
-            yield ranks_of(topology, mesh, device=seat.device, is_checked=config.engine.check_ranks)
-        except BaseException as error:
-            mesh.fail(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            mesh.close()
+    seat = local_seat(replica * topology.replica_size, topology, folder=folder)
+    with (
+        followers(config, topology, folder=folder, replica=replica),
+        member(seat, config) as ranks,
+    ):
+        yield ranks
+
+
+@contextmanager
+def member(seat: Seat, config: EngineConfig) -> Iterator[Membership]:
+    """Meet the others; they are told if this rank ends by an error."""
+    mesh = seat.meet()
+    try:
+        yield ranks_of(
+            seat.topology, mesh, device=seat.device, is_checked=config.engine.check_ranks
+        )
+    except BaseException as error:
+        mesh.fail(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        mesh.close()

@@ -16,8 +16,8 @@ from tokenspeed_core.config import EngineConfig, from_tables
 from tokenspeed_core.errors import CompositionError, EngineError
 from tokenspeed_core.models.errors import ModelError
 from tokenspeed_core.ranks.meeting import Seat, local_seat
-from tokenspeed_core.ranks.mesh import ranks_of
 from tokenspeed_core.ranks.topology import Topology
+from tokenspeed_core.serving.engine_ranks import member
 from tokenspeed_core.serving.follower_order import FollowerOrder
 from tokenspeed_core.serving.lifeline import StopSwitch, follow_parent, read_line
 
@@ -50,11 +50,7 @@ def run_follower(config: EngineConfig, seat: Seat, *, stop: StopSwitch) -> None:
     from tokenspeed_core.composition.build import Surroundings, build_rank
     from tokenspeed_core.model_tokenizer import model_tokenizer
 
-    mesh = seat.meet()
-    try:
-        ranks = ranks_of(
-            seat.topology, mesh, device=seat.device, is_checked=config.engine.check_ranks
-        )
+    with member(seat, config) as ranks:
         tokenizer = model_tokenizer(config)
         around = Surroundings(
             ranks=ranks,
@@ -68,11 +64,6 @@ def run_follower(config: EngineConfig, seat: Seat, *, stop: StopSwitch) -> None:
                 rank.run(stop.read)
         finally:
             rank.stop()
-    except BaseException as error:
-        mesh.fail(f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        mesh.close()
 
 
 if __name__ == "__main__":

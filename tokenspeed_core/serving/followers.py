@@ -15,7 +15,7 @@ from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.serving.follower_order import FollowerOrder
 
 COMMAND = (sys.executable, "-m", "tokenspeed_core.serving.follower_main")
-STOP_GRACE_S = 10.0
+STOP_GRACE_S = 2.0
 
 
 @contextmanager
