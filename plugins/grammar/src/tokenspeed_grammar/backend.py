@@ -34,9 +34,14 @@ class Vocabulary:
     end_ids: tuple[int, ...]
 
     @property
+    def mask_bits(self) -> int:
+        """Bits in the mask of one row: a token each, and one for the end where no token ends."""
+        return self.size + (not self.end_ids)
+
+    @property
     def mask_words(self) -> int:
         """Words of 32 bits in the mask of one row."""
-        return (self.size + 31) // 32
+        return (self.mask_bits + 31) // 32
 
 
 @frozen

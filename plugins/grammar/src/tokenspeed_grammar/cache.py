@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
 
 from attrs import define, field, frozen
 
 from tokenspeed_grammar.backend import CompiledGrammar
 from tokenspeed_grammar.keys import GrammarKey
-from tokenspeed_grammar.pool import CompileJob, CompilePool
+from tokenspeed_grammar.pool import CompileJob
 from tokenspeed_hookspecs import Clock
 
 FAILURE_BYTES = 1024
@@ -36,6 +38,18 @@ class Failure:
     expires_at: float = 0.0
 
 
+class Pool(Protocol):
+    """Who compiles."""
+
+    def submit(self, job: CompileJob) -> None:
+        """Queue a compile."""
+        ...
+
+    def ended(self) -> Sequence[CompileJob]:
+        """The jobs that ended since the last call."""
+        ...
+
+
 Found = CompiledGrammar | Failure | CompileJob
 
 
@@ -43,7 +57,7 @@ Found = CompiledGrammar | Failure | CompileJob
 class GrammarCache:
     """Looks keys up, starts their compiles, once each, and keeps what came of it."""
 
-    pool: CompilePool
+    pool: Pool
     clock: Clock
     limit_bytes: int
     timeout_s: float

@@ -23,6 +23,7 @@ from tokenspeed_grammar.backend import (
     Matcher,
     Vocabulary,
 )
+from tokenspeed_grammar.limits import check_multiples
 from tokenspeed_grammar.structural_tags import TagWriter, as_lark
 
 LONGEST_REASON = 600
@@ -30,6 +31,14 @@ LONGEST_REASON = 600
 BASE_BYTES = 64 * 1024
 BYTES_PER_CHARACTER = 40
 FEW_MATCHERS = 4
+# What one mask may cost at most, about 5 ms; the library's own limits let one take 80 ms, for which
+# every other request would wait. A request whose grammar needs more ends with an error.
+LIMITS: dict[str, Any] = {
+    "step_lexer_fuel": 50_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 50_000,
+    "verbose_errors": False,
+}
 
 
 class LLGuidanceBackend:
@@ -48,7 +57,7 @@ class LLGuidanceBackend:
             self._tokenizer,
             grammar,
             log_level=0,
-            limits=llguidance.LLParserLimits(verbose_errors=False),
+            limits=llguidance.LLParserLimits(**LIMITS),
         )
         if matcher.is_error():
             raise GrammarError(_reason(matcher.get_error()))
@@ -66,10 +75,13 @@ class LLGuidanceBackend:
             self._executor.unsafe_compute_mask_ptr(natives, pointer, row_bytes, len(mask))
 
     def _grammar(self, kind: str, source: str) -> str:
+        if kind != "regex":
+            check_multiples(source)
         try:
             if kind == "json":
+                source = _object_schema(source)
                 options: Any = {"whitespace_flexible": self._settings.any_whitespace}
-                return llguidance.LLMatcher.grammar_from_json_schema(source, overrides=options)
+                return llguidance.LLMatcher.grammar_from_json_schema(source, defaults=options)
             if kind == "regex":
                 return llguidance.LLMatcher.grammar_from_regex(source)
             if kind == "ebnf":
@@ -79,6 +91,18 @@ class LLGuidanceBackend:
             raise
         except Exception as error:  # the converters raise what they please for a bad source
             raise GrammarError(_reason(str(error) or type(error).__name__)) from error
+
+
+def _object_schema(source: str) -> str:
+    """A schema as an object, as which the library wants it."""
+    plain = source.strip()
+    if plain == "true":
+        return "{}"
+    if plain == "false":
+        raise GrammarError("nothing follows the schema false")
+    if not plain.startswith("{"):
+        raise GrammarError(f"a JSON schema must be an object or a boolean, got {plain[:40]!r}")
+    return source
 
 
 @frozen(eq=False)
@@ -113,8 +137,8 @@ class _Matcher:
 class _Tokens:
     """The vocabulary as the library asks for it: bytes by id, and how to encode."""
 
-    def __init__(self, vocabulary: Vocabulary, num_tokens: int) -> None:
-        tokenizer = vocabulary.tokenizer
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        tokenizer, num_tokens = vocabulary.tokenizer, vocabulary.mask_bits
         known = min(tokenizer.vocab_size, vocabulary.size)
         # Ids without a token have no bytes, and so may never follow.
         self.tokens = [tokenizer.token_bytes(token) for token in range(known)]
@@ -132,13 +156,12 @@ class _Tokens:
 
 
 def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
-    """The library wants an end token; a model without one gets an id beyond its vocabulary."""
-    num_tokens = vocabulary.size + (not vocabulary.end_ids)
-    tokens = _Tokens(vocabulary, num_tokens)
+    """The library wants an end token; a model without one gets an id behind its vocabulary."""
+    last = vocabulary.mask_bits - 1
     return llguidance.LLTokenizer(
-        llguidance.TokenizerWrapper(tokens),
-        n_vocab=num_tokens,
-        eos_token=list(vocabulary.end_ids) or [num_tokens - 1],
+        llguidance.TokenizerWrapper(_Tokens(vocabulary)),
+        n_vocab=vocabulary.mask_bits,
+        eos_token=list(vocabulary.end_ids) or [last],
     )
 
 

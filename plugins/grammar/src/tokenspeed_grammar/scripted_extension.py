@@ -43,7 +43,7 @@ class ScriptedGrammar:
         mask = self.live.fill(rows)
         allowed = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
         places = [each.row for each in rows]
-        tokens[places] = allowed.argmax(axis=1)
+        tokens[places] = allowed[:, : self.live.vocabulary.size].argmax(axis=1)
         self._endings.append((batch, self.live.advance(rows, tokens[places].tolist())))
 
     def endings(self, batch: Batch) -> Mapping[int, FinishReason]:
