@@ -15,6 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union
 
+import attrs
+
+from tokenspeed_core.errors import CompositionError
+
 _SCALARS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -37,8 +41,34 @@ def decode(value: object, wanted: Any) -> Any:
         return _decode_list(value, wanted)
     if origin in _TABLES and isinstance(value, Mapping):
         element = (typing.get_args(wanted) or (str, Any))[1]
-        return {str(key): decode(entry, element) for key, entry in value.items()}
+        return {
+            str(key): _decode_entry(str(key), entry, wanted=element) for key, entry in value.items()
+        }
+    if _is_record(wanted) and isinstance(value, Mapping):
+        return _decode_record(value, wanted)
     return _decode_scalar(value, wanted)
+
+
+def _decode_entry(key: str, value: object, *, wanted: Any) -> Any:
+    try:
+        return decode(value, wanted)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
+
+
+def _decode_record(value: Mapping[str, object], wanted: type) -> Any:
+    # Tables are made of values, and a value may be a table again.
+    from tokenspeed_core.config.tables import from_table
+
+    try:
+        return from_table(wanted, value, place="")
+    except CompositionError as error:
+        told = (problem.lstrip(".: ") for problem in error.problems)
+        raise ValueError("; ".join(told)) from error
+
+
+def _is_record(wanted: object) -> bool:
+    return isinstance(wanted, type) and attrs.has(wanted)
 
 
 def _decode_scalar(value: object, wanted: Any) -> Any:
@@ -53,7 +83,7 @@ def _decode_scalar(value: object, wanted: Any) -> Any:
         return float(value)
     elif wanted is Path and isinstance(value, (str, Path)):
         return Path(value)
-    elif wanted in _SCALARS and type(value) is wanted:
+    elif (wanted in _SCALARS or _is_record(wanted)) and type(value) is wanted:
         return value
     raise ValueError(f"expected {describe(wanted)}, got {shown(value)}")
 
@@ -87,6 +117,10 @@ def encode(value: object) -> Any:
         return {str(key): encode(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, (list, tuple)):
         return [encode(entry) for entry in value]
+    if attrs.has(type(value)):
+        from tokenspeed_core.config.tables import to_table
+
+        return encode(to_table(value))
     return value
 
 
@@ -126,7 +160,7 @@ def describe(wanted: Any) -> str:
         return "one of " + ", ".join(repr(member.value) for member in wanted)
     if origin in _LISTS:
         return f"a list ({describe((typing.get_args(wanted) or (Any,))[0])} each)"
-    if origin in _TABLES:
+    if origin in _TABLES or _is_record(origin):
         return "a table"
     return _SCALARS.get(wanted, getattr(wanted, "__name__", str(wanted)))
 
