@@ -56,13 +56,6 @@ class OfAnotherApi(Plugin):
     api = ">=9"
 
 
-@frozen
-class Pair:
-    """No TOML value."""
-
-    left: int = 1
-
-
 class UnwritableOptions(Plugin):
     """An option of a kind that no file can hold."""
 
@@ -72,7 +65,6 @@ class UnwritableOptions(Plugin):
     class Options:
         """Options."""
 
-        pair: Pair = field(factory=Pair, metadata={"help": "a pair"})
         words: frozenset[str] = field(default=frozenset({"a"}), metadata={"help": "words"})
 
 

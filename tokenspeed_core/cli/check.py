@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -31,20 +32,31 @@ def run(arguments: list[str]) -> int:
     add_plugin_flags(parser, EngineConfig(plugins=tuple(first.name)))
     given, extras = parser.parse_known_args(arguments)
     reject_unknown(parser, extras)
-    # A check makes a plugin fail on purpose; what an engine logs then is no news.
-    logging.disable(logging.CRITICAL)
     from tokenspeed_core.testing.conformance.report import report_on
 
     features = _features(given.feature)
     reports = []
     for source in sources:
-        report = report_on(source, options=_options(vars(given), source.name), features=features)
+        options = _options(vars(given), source.name)
+        with _silence():
+            report = report_on(source, options=options, features=features)
         reports.append(report)
         if not given.json:
             report.show(Console())
     if given.json:
         print(json.dumps({"plugins": [report.as_map() for report in reports]}, indent=2))
     return 0 if all(report.has_passed for report in reports) else FAILED
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """A check makes a plugin fail on purpose; what an engine logs then is no news."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _parser() -> CommandParser:

@@ -43,6 +43,7 @@ COMMANDS = {
     "generate": Command("tokenspeed_core.cli.generate", "complete prompts"),
     "chat": Command("tokenspeed_core.cli.chat", "talk to the model"),
     "plugins": Command("tokenspeed_core.cli.plugins", "show the plugins, and each hook's order"),
+    "new-plugin": Command("tokenspeed_core.cli.new_plugin", "write a package for a new plugin"),
     "check": Command("tokenspeed_core.cli.check", "hold plugins to the contract"),
     "trace": Command("tokenspeed_core.cli.trace", "complete prompts, and write their rounds"),
     "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -62,6 +63,7 @@ class EngineSetup:
     without: tuple[str, ...] = ("batch_log", "finish_line")
     tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
+    clock: Callable[[], float] = time.monotonic
     frontend: ManualFrontend | ScriptedFrontend = field(factory=ManualFrontend)
     ranks: Membership = field(factory=SingleRank)
 
@@ -103,6 +105,7 @@ class EngineFixture:
                 ranks=self.setup.ranks,
                 decode_text=self.setup.decode_text,
                 tokenizer=self.setup.tokenizer,
+                clock=self.setup.clock,
                 make_data_plane=ScriptedDataPlane,
                 make_scheduler=NativeScheduler,
             ),

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Priorities and rate limits per API key."""
