@@ -9,16 +9,19 @@ from attrs import frozen
 
 from tokenspeed_core.ranks.topology import Place, Topology
 
+LOOPBACK = "127.0.0.1"
+
 
 @frozen(eq=False)
 class DeviceSeat:
-    """A rank's place, a torch.distributed store that all ranks reach, and how many of them share
-    this host's cores."""
+    """A rank's place, a torch.distributed store that all ranks reach, how many of them share this
+    host's cores, and the address of this host at which they reach each other."""
 
     rank: int
     topology: Topology
     store: Any  # boundary: torch's stores, which this package does not import
     local_size: int = 1
+    host: str = LOOPBACK
 
     @property
     def place(self) -> Place:

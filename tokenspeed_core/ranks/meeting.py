@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from attrs import field, frozen
 
 from tokenspeed_core.errors import ConfigError
-from tokenspeed_core.ranks.device_seat import DeviceSeat
+from tokenspeed_core.ranks.device_seat import LOOPBACK, DeviceSeat
 from tokenspeed_core.ranks.mesh import RankError
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.ranks.zmq_mesh import MeshLimits, ZmqMesh
@@ -48,12 +48,13 @@ class Seat:
     store: Store
     address: str
     local_size: int = 1
+    host: str = LOOPBACK
     limits: MeshLimits = field(factory=MeshLimits)
 
     @property
     def device(self) -> DeviceSeat:
         """Where the rank's data plane meets the others."""
-        return DeviceSeat(self.rank, self.topology, self.store, self.local_size)
+        return DeviceSeat(self.rank, self.topology, self.store, self.local_size, self.host)
 
     def meet(self) -> ZmqMesh:
         """Listen, tell the others where, and connect to all of them. RankError names who is
@@ -137,6 +138,7 @@ def torchrun_seat(topology: Topology, environment: Mapping[str, str] = os.enviro
         store=cast("Store", store),
         address=f"tcp://{host}",
         local_size=int(environment.get("LOCAL_WORLD_SIZE", "1")),
+        host=host,
     )
 
 

@@ -7,6 +7,8 @@ last two are special: `<|start|>`, which opens a text, and `<|end|>`. Text is en
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
@@ -22,6 +24,15 @@ CHAT_TEMPLATE = (
 
 def small_tokenizer(*, vocab_size: int = 2048, template: str | None = CHAT_TEMPLATE) -> Tokenizer:
     """Make one; `template` of None is a model without a chat template."""
+    return Tokenizer(_backend(vocab_size), special_tokens={"eos_token": END}, template=template)
+
+
+def save_small_tokenizer(folder: Path, *, vocab_size: int) -> None:
+    """Write one, without a chat template, into a model's folder."""
+    _backend(vocab_size).save(str(folder / "tokenizer.json"), pretty=False)
+
+
+def _backend(vocab_size: int) -> tokenizers.Tokenizer:
     alphabet = sorted((byte, character) for character, byte in byte_characters().items())
     vocabulary = {character: byte for byte, character in alphabet}
     vocabulary |= {f"\u0120{number}": number for number in range(256, vocab_size - 2)}
@@ -32,4 +43,4 @@ def small_tokenizer(*, vocab_size: int = 2048, template: str | None = CHAT_TEMPL
     backend.post_processor = processors.TemplateProcessing(
         single=f"{START} $A", special_tokens=[(START, vocab_size - 2)]
     )
-    return Tokenizer(backend, special_tokens={"eos_token": END}, template=template)
+    return backend

@@ -142,7 +142,12 @@ def _group(seat: DeviceSeat, members: Sequence[int], *, device: torch.device) ->
         from torch._C._distributed_c10d import ProcessGroupNCCL
 
         return ProcessGroupNCCL(store, index, len(members), ProcessGroupNCCL.Options())
-    return ProcessGroupGloo(store, index, len(members), TIMEOUT)
+    gloo: Any = ProcessGroupGloo  # its options are not in the stubs
+    options = gloo._Options()
+    # By itself gloo listens wherever the host's name leads.
+    options._devices = [gloo.create_device(hostname=seat.host)]
+    options._timeout = TIMEOUT
+    return gloo(store, index, len(members), options)
 
 
 def _broadcast(group: Any, x: Tensor, *, root: int) -> Tensor:
