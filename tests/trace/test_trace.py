@@ -17,6 +17,7 @@ from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_core.observers.batch_log import BatchLog
 from tokenspeed_core.testing import EngineFixture, EngineSetup
+from tokenspeed_core.testing.conformance.mirror_plan import Companion
 from tokenspeed_hookspecs import Plugin, Round, hookimpl
 
 Events = list[dict[str, Any]]
@@ -69,6 +70,18 @@ def test_a_plugins_call_is_inside_its_phase(traced_run: Callable[..., Events]) -
     assert len(calls) == len(phases) > 5
     for call in calls:
         assert any(_holds(p, call["ts"], call["ts"] + call["dur"]) for p in phases)
+
+
+def test_a_stages_calls_are_slices(tmp_path: Path) -> None:
+    """What an admission stage takes is told with its plugin, stage and verb."""
+    file = tmp_path / "trace.json"
+    chosen = PluginChoice("trace", {"file": str(file)})
+    engine = EngineFixture(EngineSetup(plugins=(chosen, Companion)))
+    engine.add("a", 3, budget=2)
+    engine.run_to_end("a")
+    engine.rank.stop()
+    names = {each["name"] for each in json.loads(file.read_text())["traceEvents"]}
+    assert {f"companion.one_poll.{verb}" for verb in ("enter", "poll", "settle")} <= names
 
 
 def test_the_slices_of_a_track_do_not_cross(traced_run: Callable[..., Events]) -> None:

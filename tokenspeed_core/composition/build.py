@@ -22,7 +22,7 @@ from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.resolve import Resolved, resolve
 from tokenspeed_core.composition.round_hooks import RoundHooks, freeze
 from tokenspeed_core.composition.selection import Chosen
-from tokenspeed_core.composition.timing import InstrumentedTime, WatchedLoop
+from tokenspeed_core.composition.timing import InstrumentedTime, TimedStage, WatchedLoop
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_core.loop.event_loop import EventLoop
@@ -33,6 +33,7 @@ from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.requests.finish import DecodeText
 from tokenspeed_core.requests.ingress import IngressLimits
 from tokenspeed_hookspecs import (
+    AdmissionStage,
     ControlOperation,
     DataPlane,
     Frontend,
@@ -149,6 +150,7 @@ class _Build:
         operations = self._operations()
         operations[DESCRIBE] = describing(self.config, self.plugins.members, engine=engine)
         parts = self._parts(scheduler, plane, hooks=hooks, operations=operations)
+        parts.stages = self._stages(keepers)
         loop = WatchedLoop(parts, keepers) if keepers else EventLoop(parts)
         engine.bind_loop(loop)
         self.around.ranks.where.ask = lambda: f"round {loop.last_round.number}, phase {loop.phase}"
@@ -183,13 +185,18 @@ class _Build:
             settings=LoopSettings(
                 self._limits(scheduler, plane), engine.depth, engine.stream_interval
             ),
-            stages=[answer.value for answer in self.plugins.ask_for_lists("admission_stages")],
             operations=operations,
             decode_text=around.decode_text,
             clock=around.clock,
             sleep=around.sleep,
             log=around.log,
         )
+
+    def _stages(self, keepers: Sequence[Timekeeper]) -> list[AdmissionStage]:
+        found = self.plugins.ask_for_lists("admission_stages")
+        if not keepers:
+            return [answer.value for answer in found]
+        return [TimedStage(answer.value, answer.plugin, keepers=keepers) for answer in found]
 
     def _timekeepers(self, engine: RankEngine) -> list[Timekeeper]:
         instruments = engine.watched_by

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 from attrs import frozen
@@ -11,7 +12,14 @@ from attrs import frozen
 from tokenspeed_core.composition.participant_calls import Function, Implementations
 from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_core.loop.parts import LoopParts
-from tokenspeed_hookspecs import Instruments, Round, Timekeeper
+from tokenspeed_hookspecs import (
+    AdmissionStage,
+    Instruments,
+    Request,
+    Round,
+    Timekeeper,
+    Verdict,
+)
 
 PHASE_BUCKETS = tuple(
     step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1, 2, 5)
@@ -63,6 +71,53 @@ def _timed(function: Function, tell: Span) -> Function:
             tell(begin, perf_counter())
 
     return call
+
+
+class TimedStage:
+    """A stage that tells how long its calls take."""
+
+    def __init__(
+        self, stage: AdmissionStage, plugin: str, *, keepers: Sequence[Timekeeper]
+    ) -> None:
+        self.stage = stage
+        self._enter, self._poll, self._settle, self._leave = (
+            _together([keeper.call(plugin, f"{stage.name}.{verb}") for keeper in keepers])
+            for verb in ("enter", "poll", "settle", "leave")
+        )
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+    def enter(self, request: Request) -> Verdict:
+        """Let the stage decide."""
+        with _told(self._enter):
+            return self.stage.enter(request)
+
+    def poll(self, held: Sequence[Request]) -> Sequence[int]:
+        """Let the stage look."""
+        with _told(self._poll):
+            return self.stage.poll(held)
+
+    def settle(self, held: Sequence[Request], agreed: Sequence[int]) -> Sequence[Verdict]:
+        """Let the stage decide."""
+        with _told(self._settle):
+            return self.stage.settle(held, agreed)
+
+    def leave(self, request_id: str) -> None:
+        """Let the stage forget."""
+        with _told(self._leave):
+            self.stage.leave(request_id)
+
+
+@contextmanager
+def _told(tell: Span) -> Iterator[None]:
+    begin = perf_counter()
+    try:
+        yield
+    finally:
+        tell(begin, perf_counter())
 
 
 class WatchedLoop(EventLoop):
