@@ -38,7 +38,8 @@ def test_it_counts_what_runs_and_says_the_state() -> None:
     told = described(engine)
     assert told["counters"]["completion_tokens"] > 0
     assert (told["sizes"]["decoding"], told["sizes"]["registered"]) == (1, 1)
-    assert told["state"] == {"name": "paused", "draining": "pause", "released": []}
+    state = {"name": "paused", "draining": "pause", "released": [], "weight_version": None}
+    assert told["state"] == state
 
 
 class Usurper(Plugin):

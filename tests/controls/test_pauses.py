@@ -325,3 +325,36 @@ def send(engine: EngineFixture, messages: Sequence[Message], *, rounds: int) -> 
     """Send messages and run rounds; with none, they go with what comes next."""
     engine.put(*messages)
     engine.rounds(rounds)
+
+
+def test_a_request_names_the_weights_of_its_last_token() -> None:
+    """One that was admitted before an update and ran after it says so; one before it does not."""
+    engine = scripted_engine()
+    engine.add("old", 40, budget=3)
+    engine.run_to_end("old")
+    engine.put(pause("wait"))
+    engine.add("between", 40, budget=3)
+    engine.round()
+    update = {"model_path": "m", "weight_version": "step-7"}
+    engine.put(ControlRequest("update_weights_from_disk", update), ControlRequest("resume"))
+    old, between = engine.run_to_end("old", "between")
+    assert old.finish is not None
+    assert between.finish is not None
+    assert (old.finish.weight_version, between.finish.weight_version) == (None, "step-7")
+    assert between.finish.details()["weight_version"] == "step-7"
+    engine.to_idle()
+
+
+def test_a_forward_from_before_an_update_names_the_older_weights() -> None:
+    """At depth 1 it commits after the update, and its token is not the new weights'."""
+    engine = scripted_engine(depth=1)
+    plain = {"model_path": "m", "flush_cache": False}
+    engine.put(ControlRequest("update_weights_from_disk", {**plain, "weight_version": "a"}))
+    engine.add("r", 5, budget=2)
+    engine.rounds(2)
+    engine.put(ControlRequest("update_weights_from_disk", {**plain, "weight_version": "b"}))
+    (stream,) = engine.run_to_end("r")
+    assert stream.finish is not None
+    assert stream.finish.weight_version == "a"
+    assert engine.loop.controls.weight_version == "b"
+    engine.to_idle()

@@ -46,6 +46,7 @@ class Controls:
         self.state = State.RUNNING
         self.drain: Drain | None = None
         self.released: tuple[str, ...] = ()
+        self.weight_version: str | None = None
         self._regions = tuple(regions)
         self._abort_all = False
         self._cancel_unscheduled = False
@@ -74,7 +75,12 @@ class Controls:
     def describe(self) -> dict[str, object]:
         """The state in plain words and lists."""
         waits_for = self.drain.name if self.drain is not None else None
-        return {"name": self.state.value, "draining": waits_for, "released": list(self.released)}
+        return {
+            "name": self.state.value,
+            "draining": waits_for,
+            "released": list(self.released),
+            "weight_version": self.weight_version,
+        }
 
     # --- pausing ---------------------------------------------------------------------------------
 
@@ -151,6 +157,10 @@ class Controls:
         if not self.released:
             self._run()
         return done(WAKE)
+
+    def loaded(self, version: str | None) -> None:
+        """New weights are in place everywhere; without a version the last one is not theirs."""
+        self.weight_version = version
 
     # --- what the round takes --------------------------------------------------------------------
 

@@ -263,7 +263,8 @@ class EventLoop:
         if pending is None:
             raise EngineError("the data plane ran a batch and returned no forward to commit")
         logprobs = dispatch.logprobs
-        self.in_flight.append(InFlight(batch, rows, pending, logprobs, round.number, now))
+        version = self.controls.weight_version
+        self.in_flight.append(InFlight(batch, rows, pending, logprobs, round.number, now, version))
 
     def _dispatch_nothing(self, round: Round, plan: Plan, *, others_forward: bool) -> None:
         """A plan without a batch; where others forward this rank does so idly, unless its weights
@@ -295,6 +296,7 @@ class EventLoop:
             flight = self.in_flight.popleft()
             result = self._sampled(self._plane.complete(flight.pending))
             released = len(self._outbox.released)
+            self._outbox.weight_version = flight.weight_version
             outcome = self._committer.commit(flight, result)
             self.scheduler.commit(flight.batch, outcome)
             if self._hooks.committed is not None:

@@ -132,6 +132,8 @@ class Gate:
             reply = refused(
                 name, f"{name} failed on another rank (here: {reply.message or 'done'})"
             )
+        elif reply.success and operation.succeeded is not None:
+            operation.succeeded()
         self._controls.reply(reply)
 
     def _run_internal(self, operation: GatedOperation, *, is_cleared: bool) -> None:

@@ -8,6 +8,7 @@ It is answered at once, by the gate, or once a drain is over; exactly once each 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from attrs import frozen
 
@@ -172,8 +173,17 @@ class Operations:
             flush = arguments.pop("flush_cache", name in LOADS)
             if not isinstance(flush, bool):
                 return refused(name, f"flush_cache: expected true or false, got {flush!r}")
+            version = arguments.get("weight_version")
+            if version is not None and not isinstance(version, str):
+                return refused(name, f"weight_version: expected a text, got {version!r}")
             request = ControlRequest(name, arguments)
-            return GatedOperation(code, name, lambda: self._load(request), clears_cache=flush)
+            return GatedOperation(
+                code,
+                name,
+                lambda: self._load(request),
+                clears_cache=flush,
+                succeeded=partial(self._controls.loaded, version) if name in LOADS else None,
+            )
 
         return act
 

@@ -47,6 +47,7 @@ class InFlight:
     logprobs: LogprobPlan | None
     number: int
     dispatched_at: float
+    weight_version: str | None = None
 
 
 class RowGatherer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from attrs import evolve
+
 from tokenspeed_core.requests.state import RequestState
 from tokenspeed_core.requests.table import RequestTable, abort_reason
 from tokenspeed_hookspecs import (
@@ -24,6 +26,7 @@ class Outbox:
         self._clock = clock
         self.outputs = OutputBatch()
         self.released: list[str] = []
+        self.weight_version: str | None = None  # of the forward that is being committed
         self.finished: list[FinishedRequest] = []
         self.num_refused = 0
         self.num_finished = 0
@@ -55,6 +58,9 @@ class Outbox:
 
     def end(self, state: RequestState) -> None:
         """Send a finished request's last chunk, unless its client is gone, and forget it."""
+        if self.weight_version is not None and state.output_ids and state.finish_reason is not None:
+            version = self.weight_version
+            state.finish_reason = evolve(state.finish_reason, weight_version=version)
         if state.notify:
             self.chunk(state)
         self._table.remove(state)

@@ -215,10 +215,17 @@ class _Finish(msgspec.Struct):
     message: str | None = None
     status_code: int | None = None
     err_type: int | None = None
+    weight_version: str | None = None
 
     def reason(self, kind: FinishKind) -> FinishReason:
         return FinishReason(
-            kind, self.matched, self.length, self.message, self.status_code, self.err_type
+            kind,
+            self.matched,
+            self.length,
+            self.message,
+            self.status_code,
+            self.err_type,
+            self.weight_version,
         )
 
 

@@ -17,7 +17,8 @@ class GatedOperation:
     head. `code` is positive and equal on ranks that hold the same operation (those below 16 are the
     core's); `run` is called on the loop thread; what it returns is the reply, None sends none.
 
-    A frontend's operation must reply, and succeeds only if it does so on every rank. With
+    A frontend's operation must reply, and succeeds only if it does so on every rank; `succeeded` is
+    then called on each, ahead of the reply. With
     `clears_cache` the cached prefixes go first, on every rank or on none; where that fails a
     frontend's operation is refused without a call, and a plugin's own waits."""
 
@@ -25,6 +26,7 @@ class GatedOperation:
     name: str
     run: Callable[[], ControlReply | None]
     clears_cache: bool = False
+    succeeded: Callable[[], None] | None = None
 
 
 @frozen
@@ -68,5 +70,5 @@ class Controls(Protocol):
 
     def describe(self) -> Mapping[str, object]:
         """The state's `name` (running, paused, frozen, released), the operation that is `draining`
-        or None, and the `released` memory regions."""
+        or None, the `released` memory regions, and the `weight_version` the last update named."""
         ...

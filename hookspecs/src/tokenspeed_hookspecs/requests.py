@@ -101,7 +101,10 @@ class FinishKind(Enum):
 
 @frozen
 class FinishReason:
-    """A request's end: `matched` of a stop, `length` of a budget, the text of an abort."""
+    """A request's end: `matched` of a stop, `length` of a budget, the text of an abort.
+
+    `weight_version` is that of the weights its last token came from, once an update named one.
+    """
 
     kind: FinishKind
     matched: int | str | None = None
@@ -109,10 +112,11 @@ class FinishReason:
     message: str | None = None
     status_code: int | None = None
     error_type: int | None = None
+    weight_version: str | None = None
 
     def details(self) -> dict[str, object]:
         """The wire's ordered map: `type` first; keys that do not apply are absent."""
-        keys = ("matched", "length", "message", "status_code")
+        keys = ("matched", "length", "message", "status_code", "weight_version")
         found = {key: getattr(self, key) for key in keys}
         details: dict[str, object] = {"type": self.kind.value}
         details.update((key, value) for key, value in found.items() if value is not None)
