@@ -38,7 +38,12 @@ def test_it_counts_what_runs_and_says_the_state() -> None:
     told = described(engine)
     assert told["counters"]["completion_tokens"] > 0
     assert (told["sizes"]["decoding"], told["sizes"]["registered"]) == (1, 1)
-    state = {"name": "paused", "draining": "pause", "released": [], "weight_version": None}
+    state: dict[str, object] = {
+        "name": "paused",
+        "draining": "pause",
+        "released": [],
+        "weight_version": None,
+    }
     assert told["state"] == state
 
 

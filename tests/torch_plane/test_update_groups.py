@@ -25,7 +25,7 @@ MakeEngine = Callable[..., TorchEngine]
 NAMES = ("model.layers.0.self_attn.k_proj.weight", "model.norm.weight")
 # As trainers do it: without a default group, the group's name before its keys in the store.
 TRAINER = """
-import datetime, sys, torch
+import datetime, os, sys, torch
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 port, file = sys.argv[1:]
@@ -37,6 +37,7 @@ group, _ = c10d._new_process_group_helper(
 )
 for tensor in torch.load(file, weights_only=True):
     group.broadcast(tensor, 0).wait()
+os._exit(0)  # torch's own threads may abort a usual exit
 """
 
 
