@@ -11,7 +11,7 @@ from tokenspeed_core.wire.codec import encode_death
 from tokenspeed_core.wire.handshake import Init, unpack_identity
 from tokenspeed_core.wire.outputs import pack_batch, pack_own_batch
 from tokenspeed_core.wire.packing import MAX_CONTROL_BYTES, WireError
-from tokenspeed_core.wire.sockets import WatchedSocket, milliseconds
+from tokenspeed_core.wire.sockets import Wake, WatchedSocket, milliseconds
 from tokenspeed_hookspecs import Load, OutputBatch
 
 # A gateway that is so many batches behind has stopped reading.
@@ -51,6 +51,10 @@ class Link:
         except WireError:
             self._input.close()
             raise
+        self._poller = zmq.Poller()
+        self._polled: dict[zmq.Socket[bytes] | int, int] = {}
+        for watched in (self._input, self._output):
+            self._poller.register(watched.monitor, zmq.POLLIN)
         self._input.send([registration])
 
     @property
@@ -63,15 +67,23 @@ class Link:
         """Whether both connections stand."""
         return self._input.is_connected and self._output.is_connected
 
-    def wait(self, wake: int, timeout_s: float, *, is_reading: bool) -> None:
+    def wait(self, wake: Wake, timeout_s: float, *, is_reading: bool) -> None:
         """Wait for something to do: a message, room for the unsent frame, a change, a wake."""
-        poller = zmq.Poller()
-        self._input.watch(poller, zmq.POLLIN if is_reading else 0)
-        self._output.watch(poller, zmq.POLLOUT if self.unsent is not None else 0)
-        poller.register(wake, zmq.POLLIN)
-        poller.poll(milliseconds(timeout_s))
-        self._input.look()
-        self._output.look()
+        self._poll_for(self._input.socket, zmq.POLLIN if is_reading else 0)
+        self._poll_for(self._output.socket, zmq.POLLOUT if self.unsent is not None else 0)
+        self._poll_for(wake.descriptor, zmq.POLLIN)
+        found = {which for which, _ in self._poller.poll(milliseconds(timeout_s))}
+        for watched in (self._input, self._output):
+            if watched.monitor in found:
+                watched.look()
+        if wake.descriptor in found:
+            wake.clear()
+
+    def _poll_for(self, source: zmq.Socket[bytes] | int, events: int) -> None:
+        # Registering costs more than finding that it was done.
+        if self._polled.get(source) != events:
+            self._poller.register(source, events)
+            self._polled[source] = events
 
     def receive(self) -> list[bytes] | None:
         """A message that is there, or None."""

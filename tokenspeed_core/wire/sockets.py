@@ -56,9 +56,9 @@ class WatchedSocket:
             self.close()
             raise WireError(f"cannot connect to {address!r}: {error}") from error
 
-    def watch(self, poller: zmq.Poller, events: int = zmq.POLLIN) -> None:
-        """Let this poller wake for these events, and for changes of the connection."""
-        poller.register(self.socket, events)
+    def watch(self, poller: zmq.Poller) -> None:
+        """Let this poller wake for messages, and for changes of the connection."""
+        poller.register(self.socket, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
 
     def look(self) -> None:
@@ -80,10 +80,10 @@ class WatchedSocket:
 
     def receive(self) -> list[bytes] | None:
         """A message that is there, or None."""
-        try:
-            return self.socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
+        # Asking costs a fraction of an exception.
+        if not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return None
+        return self.socket.recv_multipart(zmq.NOBLOCK)
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close the connection; what was sent has so long to leave."""

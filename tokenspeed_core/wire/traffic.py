@@ -82,8 +82,7 @@ class Traffic:
         mailbox = self.mailbox
         has_room = mailbox.num_unread < self.settings.max_unread
         wait_s = min(WAIT_S, self.settings.heartbeat_s) if has_room else FULL_WAIT_S
-        self.link.wait(mailbox.wake.descriptor, wait_s, is_reading=has_room)
-        mailbox.wake.clear()
+        self.link.wait(mailbox.wake, wait_s, is_reading=has_room)
         self._read()
         self.write()
         self._give_a_sign()
