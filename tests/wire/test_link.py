@@ -233,6 +233,20 @@ def test_a_request_that_cannot_be_read_is_answered(folder: Path, dial: Dial) -> 
         assert frontend.num_dropped == 2
 
 
+def test_a_gateways_aborts_are_logged(
+    folder: Path, dial: Dial, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway cannot be told why a request was refused, so the log is."""
+    caplog.set_level("INFO", "tokenspeed")
+    frontend = dial()
+    reason = FinishReason(FinishKind.ABORT, message="too long", status_code=400)
+    with WirePeer(folder, is_own_client=False) as peer:
+        peer.accept()
+        frontend.send(row("a", reason), LOAD)
+        peer.next_output()
+    assert "request a was aborted: too long" in caplog.text
+
+
 @pytest.mark.parametrize(
     "frames", [[b""], [ADD], [b"\x07", b"x"], [ADD, b"\xc1"], [CONTROL, b"\x91\x01"], [b"x"] * 9]
 )

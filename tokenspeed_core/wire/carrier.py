@@ -88,6 +88,7 @@ class Carrier:
             mailbox=self.mailbox,
             settings=self.settings,
             dropped=self.dropped,
+            log=self.log,
             clock=self.clock,
             idle=Load(0, 0, 0, self.info.num_pages),
         )

@@ -85,10 +85,9 @@ def sampling_array(sampling: SamplingParams, features: dict[str, object]) -> Sam
         array.stop_token_ids = [*sampling.stop_token_ids]
     if sampling.logit_bias is not None:
         array.logit_bias = {str(int(token)): bias for token, bias in sampling.logit_bias.items()}
-    array.top_k = sampling.top_k
-    if sampling.stop or sampling.temperature < GREEDY_BELOW:
-        stop = sampling.stop
-        array.stop = (stop if isinstance(stop, str) else [*stop]) or None
+    stop = [sampling.stop] if isinstance(sampling.stop, str) else [*sampling.stop]
+    if stop or sampling.temperature < GREEDY_BELOW:
+        array.stop, array.top_k = stop or None, sampling.top_k
     else:
         array.is_normalized = True
         array.top_k = TOP_K_ALL if sampling.top_k == -1 else sampling.top_k

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -48,6 +49,7 @@ class Traffic:
     mailbox: Mailbox
     settings: WireSettings
     dropped: DroppedMessages
+    log: logging.Logger
     clock: Callable[[], float]
     idle: Load
     running: dict[str, None] = field(factory=dict, init=False)
@@ -161,7 +163,17 @@ class Traffic:
             return [pack_reply(ControlReply(post.name, False, str(error)), self.link.engine_index)]
 
     def _batch(self, outputs: OutputBatch) -> Sequence[bytes]:
+        if not self.link.is_own_client:
+            self._log_aborts(outputs)
         return self.link.pack(outputs, self._load if self.running else self.idle)
+
+    def _log_aborts(self, outputs: OutputBatch) -> None:
+        """A gateway has no place for the reason of an abort."""
+        for row, details in outputs.details.items():
+            if details.finish is not None and details.finish.message is not None:
+                self.log.info(
+                    "request %s was aborted: %s", outputs.request_ids[row], details.finish.message
+                )
 
     def _forget(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
