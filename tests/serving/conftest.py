@@ -57,6 +57,11 @@ class Command:
         """The engine's process."""
         return self.family[0]
 
+    def folders(self) -> set[Path]:
+        """Where its sockets are."""
+        sockets = psutil.Process(self.process.pid).net_connections("unix")
+        return {Path(each.laddr).parent for each in sockets if "tokenspeed-" in each.laddr}
+
     def stop(self, signum: int = signal.SIGTERM) -> tuple[int, str]:
         """Send a signal, wait for the end; its code and what it wrote to standard error."""
         self.process.send_signal(signum)

@@ -6,10 +6,8 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 Serve = Callable[..., Any]
@@ -76,11 +74,14 @@ def test_an_engines_death_is_told_and_ends_it(serve: Serve, signum: signal.Signa
 
 
 def test_the_engine_ends_with_the_front_end(serve: Serve) -> None:
-    """A front end that is killed leaves no engine behind."""
+    """A front end that is killed leaves no engine behind, and no folder."""
     server = serve()
     server.wait_for("ready")
+    folders = server.folders()
     server.process.kill()
     server.end()
+    assert folders
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_it_can_be_stopped_while_it_loads(serve: Serve) -> None:
@@ -94,8 +95,7 @@ def test_the_sockets_are_private_and_removed(serve: Serve) -> None:
     """They are in a folder of mode 0700, which is gone at the end."""
     server = serve()
     server.wait_for("ready")
-    sockets = psutil.Process(server.process.pid).net_connections("unix")
-    folders = {Path(each.laddr).parent for each in sockets if "tokenspeed-" in each.laddr}
+    folders = server.folders()
     assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700]
     assert server.stop()[0] == 0
     assert not any(folder.exists() for folder in folders)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import shutil
 import sys
 import tomllib
 from contextlib import suppress
@@ -46,7 +47,16 @@ def main() -> int:
     reports, stop = ReportPipe(), StopSwitch()
     stop.install()
     order = EngineOrder.from_line(read_line())
-    follow_parent()
+    is_alone = follow_parent()
+    try:
+        return run_order(order, reports, stop=stop)
+    finally:
+        for folder in order.leftovers if is_alone.is_set() else ():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_order(order: EngineOrder, reports: ReportPipe, *, stop: StopSwitch) -> int:
+    """Run an engine and report why it ended; returns the process's exit code."""
     logging.basicConfig(level=order.log_level.upper(), format="%(levelname)s %(message)s")
     try:
         run_engine(order, reports, stop=stop)

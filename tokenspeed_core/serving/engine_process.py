@@ -117,7 +117,11 @@ class EngineProcess:
         return EngineEnd(index=self.index, code=code, report=self._report, lines=tuple(self._lines))
 
     def _take_report(self, line: bytes) -> None:
-        self._report = EngineReport.from_line(line)
+        try:
+            self._report = EngineReport.from_line(line)
+        except (ValueError, TypeError, KeyError):
+            self._take_line(line)  # printed by something before the engine took its output
+            return
         self.output = self._report.output or self.output
 
     def _take_line(self, line: bytes) -> None:

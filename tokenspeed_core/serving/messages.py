@@ -17,12 +17,14 @@ from attrs import frozen
 @frozen(kw_only=True)
 class EngineOrder:
     """Which engine to run: `config` as TOML, `handshake` the address of the client or gateway,
-    `meeting` the folder where the ranks of several engines find each other."""
+    `meeting` the folder where the ranks of several engines find each other, `leftovers` the folders
+    that nobody removes when the parent is killed."""
 
     config: str
     handshake: str
     index: int = 0
     meeting: str | None = None
+    leftovers: tuple[str, ...] = ()
     log_level: str = "warning"
 
     def to_line(self) -> bytes:
@@ -32,7 +34,8 @@ class EngineOrder:
     @classmethod
     def from_line(cls, line: bytes) -> EngineOrder:
         """Read an order."""
-        return cls(**json.loads(line))
+        given = json.loads(line)
+        return cls(**{**given, "leftovers": tuple(given["leftovers"])})
 
 
 @frozen(kw_only=True)

@@ -74,11 +74,13 @@ class Server:
                 await client.aclose()
 
     def _order(self, index: int, addresses: Addresses, *, meeting: Path) -> EngineOrder:
+        sockets = Path(addresses.handshake.removeprefix("ipc://")).parent
         return EngineOrder(
             config=self.plan.config.to_toml(),
             handshake=addresses.handshake,
             index=index,
             meeting=str(meeting),
+            leftovers=(str(sockets), str(meeting)),
             log_level=self.plan.log_level,
         )
 
