@@ -59,7 +59,7 @@ def test_a_release_gives_the_memory_back_to_the_system() -> None:
     assert weights > 50, measured
     assert pages > 25, measured
     assert min(map(sub, high, low)) > 0.9 * (weights + pages), measured
-    assert max(low) - min(low) < 0.1 * weights, measured
+    assert max(low) - min(low) < 0.5 * weights, measured
 
 
 @every_dtype

@@ -22,6 +22,7 @@ M_MMAP_THRESHOLD = -3
 MADV_COLLAPSE = 25
 LARGEST_KEPT_BLOCK = 32 << 20  # the most glibc accepts
 KEPT_BYTES = 1 << 30
+TRIMMING_BLOCK = 256 << 10  # glibc looks at its heap's end from 64 KiB on
 
 
 def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -56,8 +57,14 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Hand everything that was freed to the system, what `keep_freed_memory` kept included."""
+    """Hand what `keep_freed_memory` kept to the system now; of the threads' own heaps whole pages
+    inside them, and of the calling thread's also the end."""
+    _call("mallopt", M_TRIM_THRESHOLD, 0)
+    # malloc_trim forgets the ends of threads' heaps; freeing a block that is not small does not.
+    block = torch.empty(TRIMMING_BLOCK, dtype=torch.uint8)
+    del block
     _call("malloc_trim", ctypes.c_size_t(0))
+    _call("mallopt", M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def _call(name: str, *arguments: object) -> None:

@@ -37,9 +37,7 @@ class Memory:
             else:
                 self._release_weights()
             self._runner.released.add(region)
-        if self._runner.decoder.device.type == "cuda":
-            torch.cuda.empty_cache()
-        give_back_freed_memory()
+        self._give_back()
 
     def resume(self, regions: Sequence[str]) -> None:
         """Take these regions again; ModelError if the weights' files are no longer there."""
@@ -51,7 +49,13 @@ class Memory:
                 self._aside.take(self._runner.decoder.weights)
             self._runner.released.remove(region)
         # Loading leaves as much again behind, in pieces.
-        give_back_freed_memory()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._runner.decoder.device.type == "cuda":
+            torch.cuda.empty_cache()
+        else:
+            give_back_freed_memory()
 
     def _release_cache(self) -> None:
         # The decoder plans over the pages and keeps copies of some.
