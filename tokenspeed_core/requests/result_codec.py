@@ -6,17 +6,19 @@ What is absent stays absent: no alternatives and empty ones are different answer
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from attrs import asdict
 
 from tokenspeed_core.errors import EngineError
-from tokenspeed_hookspecs import Alternatives, ForwardResult
+from tokenspeed_hookspecs import Alternatives, FinishKind, FinishReason, ForwardResult
 
 _Array = tuple[str, list[int], bytes]
 _Ranked = tuple[_Array, _Array]
+_Reason = dict[str, int | str | None]
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -29,6 +31,7 @@ class _Encoded(msgspec.Struct, array_like=True):
     prompt_logprobs: _Array | None
     prompt_alternatives: _Ranked | None
     nan_rows: list[int]
+    endings: list[tuple[int, _Reason]]
 
 
 def encode(result: ForwardResult) -> bytes:
@@ -42,6 +45,7 @@ def encode(result: ForwardResult) -> bytes:
             _optional(result.prompt_logprobs, np.float32),
             _ranked(result.prompt_alternatives),
             [int(row) for row in result.nan_rows],
+            [(row, _fields(reason)) for row, reason in result.endings.items()],
         )
     )
 
@@ -58,6 +62,7 @@ def decode(payload: bytes) -> ForwardResult:
             None if found.prompt_logprobs is None else _array(found.prompt_logprobs),
             _alternatives(found.prompt_alternatives),
             found.nan_rows,
+            {row: _reason(fields) for row, fields in found.endings},
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise EngineError(
@@ -89,3 +94,11 @@ def _array(packed: _Array) -> npt.NDArray[Any]:
 
 def _alternatives(found: _Ranked | None) -> Alternatives | None:
     return None if found is None else Alternatives(_array(found[0]), _array(found[1]))
+
+
+def _fields(reason: FinishReason) -> _Reason:
+    return {**asdict(reason), "kind": reason.kind.value}
+
+
+def _reason(fields: _Reason) -> FinishReason:
+    return FinishReason(**cast("dict[str, Any]", {**fields, "kind": FinishKind(fields["kind"])}))

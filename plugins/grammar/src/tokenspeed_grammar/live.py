@@ -8,6 +8,7 @@ out that its grammar did not allow.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ class LiveGrammar:
     matcher: Matcher | None = None
     is_over: bool = False
     problem: str | None = None
+    is_told: bool = False
 
 
 @define(eq=False)
@@ -41,10 +43,17 @@ class ConstrainedRow:
 
 @define(eq=False)
 class LiveGrammars:
-    """One data plane's constrained requests; used by its thread."""
+    """One data plane's constrained requests; used by its thread.
+
+    A failure of a matcher ends its request by an abort, if this rank alone samples for it. Ranks
+    that sample the same rows together would not all have it: there nothing is allowed any more,
+    and the core ends such a row alike on all of them. The reason is in the log of the rank.
+    """
 
     backend: Backend
     vocabulary: Vocabulary
+    log: logging.Logger
+    is_alone: bool = True
     _live: dict[str, LiveGrammar] = field(factory=dict, init=False)
 
     def __len__(self) -> int:
@@ -88,7 +97,7 @@ class LiveGrammars:
             live = constrained.live
             if live.matcher is None:
                 live.problem = "its forward came before its grammar"
-            elif not live.matcher.is_complete:
+            elif live.problem is None and not live.matcher.is_complete:
                 wanted.append((live.matcher, place))
         if wanted:
             self.backend.fill(wanted, mask)
@@ -116,21 +125,24 @@ class LiveGrammars:
         if live.problem is None and not mask.any():
             live.problem = "no token of the vocabulary can follow its text"
         if live.problem is not None:
-            mask.fill(-1)
+            mask.fill(-1 if self.is_alone else 0)
 
     def _advance(self, live: LiveGrammar, token: int) -> FinishReason | None:
         matcher = live.matcher
         if live.problem is not None or matcher is None:
-            return _failed(live, live.problem or "it has no grammar")
+            return self._failed(live)
         if token in live.end_ids and matcher.can_end:
             return FinishReason(FinishKind.STOP, matched=token)
         if not matcher.accept(token):
-            return _failed(live, f"token {token} does not follow: {matcher.error}")
+            live.problem = f"token {token} does not follow: {matcher.error}"
+            return self._failed(live)
         if matcher.is_complete and not live.end_ids:
             return FinishReason(FinishKind.STOP)
         return None
 
-
-def _failed(live: LiveGrammar, problem: str) -> FinishReason:
-    text = f"the grammar of request {live.request_id!r} failed: {problem}"
-    return FinishReason(FinishKind.ABORT, message=text)
+    def _failed(self, live: LiveGrammar) -> FinishReason | None:
+        text = f"the grammar of request {live.request_id!r} failed: {live.problem}"
+        if not live.is_told:
+            live.is_told = True
+            self.log.warning("%s", text)
+        return FinishReason(FinishKind.ABORT, message=text) if self.is_alone else None

@@ -73,6 +73,9 @@ class LLGuidanceBackend:
         else:
             natives = [(matcher.native, row) for matcher, row in ours]
             self._executor.unsafe_compute_mask_ptr(natives, pointer, row_bytes, len(mask))
+        for matcher, _ in ours:
+            if matcher.native.is_error():
+                matcher.error = _reason(matcher.native.get_error())
 
     def _grammar(self, kind: str, source: str) -> str:
         if kind != "regex":

@@ -79,7 +79,14 @@ class GrammarPlugin(Plugin):
     def extend_data_plane(self, plane: DataPlane) -> Sequence[DataPlaneExtension]:
         from tokenspeed_grammar.live import LiveGrammars
 
-        live = LiveGrammars(self._backend, self._vocabulary)
+        ranks = self.engine.ranks
+        num_stages = 1 if ranks.pp is None else ranks.pp.size
+        live = LiveGrammars(
+            self._backend,
+            self._vocabulary,
+            self.engine.log,
+            is_alone=ranks.replica.size == num_stages,
+        )
         if plane.kind == "torch":
             from tokenspeed_grammar.torch_extension import TorchGrammar
 
