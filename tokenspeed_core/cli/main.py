@@ -46,6 +46,7 @@ COMMANDS = {
     "new-plugin": Command("tokenspeed_core.cli.new_plugin", "write a package for a new plugin"),
     "check": Command("tokenspeed_core.cli.check", "hold plugins to the contract"),
     "trace": Command("tokenspeed_core.cli.trace", "complete prompts, and write their rounds"),
+    "replay": Command("tokenspeed_core.cli.replay", "run a recorded engine again"),
     "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),
     "top": Command("tokenspeed_core.cli.top", "watch a running server"),
     "pause": Command(OPERATE, "let no request run in a running server", "pause"),

@@ -47,7 +47,8 @@ from tokenspeed_hookspecs import (
 @frozen(kw_only=True)
 class Surroundings:
     """What a rank is given besides its configuration; `make_data_plane` and `make_scheduler` stand
-    in for the drivers that the configuration names, and are called alike."""
+    in for the drivers that the configuration names, and are called alike. `on_parts` are called
+    with what the loop is made of, to stand between it and its ports."""
 
     frontend: Frontend | None = None
     ranks: Membership = field(factory=SingleRank)
@@ -56,6 +57,8 @@ class Surroundings:
     make_data_plane: Callable[..., DataPlane] | None = None
     make_scheduler: Callable[[SchedulerSettings], SchedulerDriver] | None = None
     clock: Callable[[], float] = time.monotonic
+    timekeepers: Sequence[Timekeeper] = ()
+    on_parts: Sequence[Callable[[LoopParts], None]] = ()
     sleep: Callable[[float], None] = time.sleep
     log: logging.Logger = field(factory=lambda: logging.getLogger("tokenspeed"))
 
@@ -75,6 +78,10 @@ def build_resolved(
 ) -> Rank:
     """Compose a rank from resolved plugins, as each of several ranks in a process does."""
     around = surroundings or Surroundings()
+    if config.engine.record is not None:
+        from tokenspeed_core.recording.recorder import recorded
+
+        around = recorded(around, config, plugins=resolved.loaded)
     engine = RankEngine(around.clock, around.log, around.ranks, around.tokenizer)
     plugins = make_plugins(resolved.loaded, resolved.failed, engine=engine)
     try:
@@ -151,6 +158,8 @@ class _Build:
         operations[DESCRIBE] = describing(self.config, self.plugins.members, engine=engine)
         parts = self._parts(scheduler, plane, hooks=hooks, operations=operations)
         parts.stages = self._stages(keepers)
+        for stand_between in self.around.on_parts:
+            stand_between(parts)
         loop = WatchedLoop(parts, keepers) if keepers else EventLoop(parts)
         engine.bind_loop(loop)
         self.around.ranks.where.ask = lambda: f"round {loop.last_round.number}, phase {loop.phase}"
@@ -202,7 +211,8 @@ class _Build:
         instruments = engine.watched_by
         ours = [] if instruments is None else [InstrumentedTime(instruments)]
         theirs = [answer.value for answer in self.plugins.ask("timekeeper")]
-        return [*ours, *(keeper for keeper in theirs if keeper is not None)]
+        given = (keeper for keeper in theirs if keeper is not None)
+        return [*ours, *self.around.timekeepers, *given]
 
     def _limits(self, scheduler: SchedulerDriver, plane: DataPlane) -> IngressLimits:
         model, wanted = plane.model, self.config.engine.max_model_len

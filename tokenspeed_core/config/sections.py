@@ -32,6 +32,8 @@ class EngineSection:
         None, "longest prompt plus output, in tokens; the model's own without it", minimum=1
     )
 
+    record: str | None = option(None, "a file to write what the rounds take in, for a replay")
+
     def __attrs_post_init__(self) -> None:
         check_limits(self)
 

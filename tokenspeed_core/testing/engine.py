@@ -64,6 +64,7 @@ class EngineSetup:
     tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
     clock: Callable[[], float] = time.monotonic
+    record: str | None = None
     frontend: ManualFrontend | ScriptedFrontend = field(factory=ManualFrontend)
     ranks: Membership = field(factory=SingleRank)
 
@@ -79,7 +80,10 @@ class EngineSetup:
         }
         return EngineConfig(
             engine=EngineSection(
-                data_plane="scripted", depth=self.depth, stream_interval=self.stream_interval
+                data_plane="scripted",
+                depth=self.depth,
+                stream_interval=self.stream_interval,
+                record=self.record,
             ),
             scheduler=SchedulerSection(**options),
             without=self.without,

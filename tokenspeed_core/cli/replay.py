@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""`tokenspeed replay`: run a recorded engine again, without its device, peers or clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenspeed_core.cli.parser import command_parser
+from tokenspeed_core.composition.selection import PluginChoice
+from tokenspeed_core.errors import ConfigError, EngineError
+from tokenspeed_core.recording.replay import Replayed, replay
+
+FAILED = 1
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command; returns 1 if the replay is not what was recorded."""
+    parser = command_parser(
+        "replay",
+        description="Run a recording (serve, engine and generate write one with --record FILE) "
+        "and compare what it answers with what was answered then.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
+    parser.add_argument("--until", type=int, metavar="ROUND", help="stop after this round")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the rounds to FILE, for ui.perfetto.dev"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    given = parser.parse_args(arguments)
+    trace = () if given.trace is None else (PluginChoice("trace", {"file": str(given.trace)}),)
+    try:
+        found = replay(given.file, until=given.until, plugins=trace)
+    except OSError as error:
+        raise ConfigError([f"cannot read {given.file}: {error.strerror}"]) from error
+    except EngineError as error:
+        raise ConfigError([str(error)]) from error
+    print(json.dumps(found.as_map()) if given.json else _told(found))
+    return FAILED if found.parted else 0
+
+
+def _told(found: Replayed) -> str:
+    ends = ", ".join(f"{count} by {kind}" for kind, count in sorted(found.ends.items()))
+    lines = [
+        f"{found.rounds} rounds, {found.tokens} tokens, {found.requests} requests ended "
+        f"({ends or 'none'}), {found.replies} control replies"
+    ]
+    if found.unreplayed:
+        lines.append(f"{found.unreplayed} more rounds came after the file was full")
+    if found.failure:
+        lines.append(f"the engine ended by itself: {found.failure}")
+    lines.append(f"parted: {found.parted}" if found.parted else "every answer is the recorded one")
+    return "\n".join(lines)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""The file of a recording: a header, then a frame a round, each with its length before it.
+
+Frames are written by a thread of the file's own, as soon as their round is over: when an engine
+dies, what it took in until then is there. The file is bounded: past its limit no round can be
+replayed, and of those only the last are kept, for people to read.
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from attrs import field, frozen
+
+from tokenspeed_core.errors import EngineError
+
+MAGIC = b"tokenspeed recording 1\n"
+LENGTH = struct.Struct("<I")
+MOST_BYTES = 256 * 2**20
+LAST_ROUNDS = 256
+
+
+@frozen
+class RecordedPlugin:
+    """A plugin of the recorded rank; `module` and `file` where it was given in Python."""
+
+    name: str
+    options: Mapping[str, Any]
+    module: str = ""
+    file: str = ""
+    class_name: str = ""
+
+
+@frozen(kw_only=True)
+class Header:
+    """What the recorded rank was: its configuration, plugins, groups and device, as plain maps."""
+
+    config: str
+    plugins: Sequence[RecordedPlugin]
+    plane: Mapping[str, Any]
+    rank: int = 0
+    world_size: int = 1
+    groups: Mapping[str, tuple[int, int]] = field(factory=dict)  # size and index
+    has_frontend: bool = True
+    has_text: bool = False
+    versions: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class Frame:
+    """What one round took in, in the order it asked; `repeats` rounds took in the same.
+
+    Frame 0 is what came before the first round. One that is `beyond` came after the file's limit.
+    """
+
+    number: int
+    events: Sequence[tuple[str, Any]] = ()
+    clocks: Sequence[float] = ()
+    repeats: int = 1
+    beyond: bool = False
+
+
+class TapeWriter:
+    """Takes frames and writes them elsewhere; `close` waits until all are written."""
+
+    def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES) -> None:
+        self._file = path.open("wb")
+        self._file.write(MAGIC)
+        self._most_bytes = most_bytes
+        self._written = 0
+        self._last: deque[Frame] = deque(maxlen=LAST_ROUNDS)
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._thread = threading.Thread(target=self._write, name="tokenspeed-recording")
+        self._thread.start()
+
+    def header(self, header: Header) -> None:
+        """Write the header, which comes first."""
+        self._put(header)
+
+    def frame(self, frame: Frame) -> None:
+        """Write a frame, or keep it among the last ones once the file is full."""
+        if self._written > self._most_bytes:
+            kept = Frame(frame.number, frame.events, frame.clocks, frame.repeats, beyond=True)
+            self._last.append(kept)
+        else:
+            self._put(frame)
+
+    def close(self) -> None:
+        """Write what is left and close the file; calling it again does nothing."""
+        if self._file.closed:
+            return
+        for frame in self._last:
+            self._put(frame)
+        self._last.clear()
+        self._queue.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _put(self, record: Header | Frame) -> None:
+        payload = self._encode(record)
+        self._written += len(payload) + LENGTH.size
+        self._queue.put(payload)
+
+    def _write(self) -> None:
+        while (payload := self._queue.get()) is not None:
+            self._file.write(LENGTH.pack(len(payload)) + payload)
+            if self._queue.empty():
+                self._file.flush()
+
+
+def read(path: Path) -> tuple[Header, Iterator[Frame]]:
+    """The header, and the frames as they are asked for; one cut short by a crash ends them.
+
+    EngineError if the file is no recording. OSError as the disk says.
+    """
+    payloads = _payloads(path)
+    try:
+        header = msgspec.msgpack.decode(next(payloads), type=Header)
+    except (StopIteration, msgspec.MsgspecError) as error:
+        raise EngineError(f"{path} has no header of a recording: {error}") from error
+    return header, (msgspec.msgpack.decode(each, type=Frame) for each in payloads)
+
+
+def _payloads(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise EngineError(
+                f"{path} is no recording of this version: it does not begin with "
+                f"{MAGIC.decode().strip()!r}"
+            )
+        while len(size := file.read(LENGTH.size)) == LENGTH.size:
+            payload = file.read(*LENGTH.unpack(size))
+            if len(payload) < LENGTH.unpack(size)[0]:
+                return
+            yield payload
