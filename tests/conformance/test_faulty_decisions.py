@@ -199,7 +199,7 @@ class Prints(Plugin):
 
     @hookimpl
     def round_done(self, round: Round) -> None:
-        print("round", round.number)  # noqa: T201  # the fault that is planted
+        print("round", round.number)  # noqa:T201  # the fault that is planted
 
 
 ON_RANKS: dict[type[Plugin], str] = {

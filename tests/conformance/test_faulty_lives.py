@@ -129,7 +129,7 @@ class SharesAClassAttribute(Plugin):
     """Every engine of the process writes the one list."""
 
     name = "shares_a_class_attribute"
-    rounds: list[int] = []  # noqa: RUF012  # the fault that is planted
+    rounds: list[int] = []  # noqa:RUF012  # the fault that is planted
 
     @hookimpl
     def round_done(self, round: Round) -> None:
@@ -166,7 +166,7 @@ class SharesADefault(Plugin):
     def round_done(self, round: Round) -> None:
         self.remember(round.number)
 
-    def remember(self, number: int, into: list[int] = []) -> None:  # noqa: B006  # planted
+    def remember(self, number: int, into: list[int] = []) -> None:  # noqa:B006  # planted
         """Keep it."""
         into.append(number)
 

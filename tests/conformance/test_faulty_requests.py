@@ -260,7 +260,7 @@ class Swallows(Plugin):
     def planned(self, round: Round) -> Generator[None]:  # type: ignore[override]  # a wrapper
         try:
             yield
-        except Exception:  # noqa: BLE001  # the fault that is planted
+        except Exception:  # noqa:BLE001  # the fault that is planted
             return
 
 
