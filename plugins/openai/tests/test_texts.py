@@ -64,8 +64,9 @@ def _chopped(tokens: Sequence[int], dice: random.Random) -> list[Sequence[int]]:
 def test_any_tokens_have_one_text() -> None:
     """Random tokens of the whole vocabulary, in random chunks, have the text they have at once."""
     dice, tokenizer = random.Random(5), resolve_model("smollm2-135m").load_tokenizer()
+    vocabulary = range(tokenizer.vocab_size)
     for _ in range(20):
-        tokens = [dice.randrange(tokenizer.vocab_size) for _ in range(500)]
+        tokens = dice.choices(vocabulary, k=500)
         reader = Texts(tokenizer).reader(skip_special=True, stops=())
         read = asyncio.run(_read(_Engine(_chopped(tokens, dice)), reader))
         assert read == tokenizer.decode(tokens)
