@@ -23,7 +23,8 @@ import sys
 sys.path[:0] = sys.argv[1:]
 from tokenspeed_core.composition.build import build_rank
 from tokenspeed_core.config import EngineConfig, EngineSection
-config = EngineConfig(engine=EngineSection(data_plane="scripted"), plugins="auto")
+chosen = ("moss", "fern", "aster")
+config = EngineConfig(engine=EngineSection(data_plane="scripted"), plugins=chosen)
 rank = build_rank(config)
 print([plugin.name for plugin in rank.plugins], rank.fingerprint())
 """

@@ -101,16 +101,18 @@ def test_a_missing_optional_plugin_is_shown_as_failed() -> None:
 def test_a_broken_plugin_nobody_asked_for_stops_nothing(
     site: Site, compose: Compose, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ten good ones and a broken one under `auto`: the ten start, one warning names the other."""
+    """Ten good ones and a broken one under `auto`: the ten start, one warning names the other,
+    whatever else is installed."""
     for number in range(10):
         site.install(f"good{number}")
     site.install("broken", source="raise OSError('no disk')")
     with caplog.at_level(logging.WARNING):
         rank = compose(plugins="auto")
     assert len([each for each in rank.plugins if each.name.startswith("good")]) == 10
-    assert [failed.name for failed in rank.failed] == ["broken"]
-    assert len(caplog.records) == 1
-    assert "'broken' is not loaded: " in caplog.text
+    assert "broken" in [failed.name for failed in rank.failed]
+    warnings = [each.getMessage() for each in caplog.records if "'broken'" in each.getMessage()]
+    assert len(warnings) == 1
+    assert "'broken' is not loaded: " in warnings[0]
 
 
 def test_a_class_under_two_entry_names_is_called_once(site: Site, compose: Compose) -> None:

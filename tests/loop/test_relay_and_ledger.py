@@ -54,13 +54,14 @@ def test_relayed_messages_come_out_as_they_went_in() -> None:
         AbortRequests(("a", "b")),
         ControlRequest("pause", {"mode": "keep"}),
     ]
-    stop, received = decode(encode(True, sent))
+    stop, now, received = decode(encode(True, sent, now=7.5))
+    assert now == 7.5
     assert stop
     assert received == sent
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\xc1", encode(False, [])[:-1], b"\x92\xc3\x91\x92\x09\xc0"]
+    "payload", [b"", b"\xc1", encode(False, [], now=0.0)[:-1], b"\x92\xc3\x91\x92\x09\xc0"]
 )
 def test_a_relayed_payload_that_does_not_decode_ends_the_rank(payload: bytes) -> None:
     """Garbage from the owner is an engine error, since members could not stay alike."""

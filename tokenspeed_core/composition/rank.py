@@ -61,12 +61,15 @@ class Rank:
 
     def fingerprint(self) -> str:
         """Return the digest that must be the same on every rank."""
-        return digests.fingerprint(self.config, self.plugins, data_plane=self.data_plane)
+        return digests.fingerprint(self._facts())
+
+    def _facts(self) -> digests.Facts:
+        return digests.facts_of(self.config, self.plugins, data_plane=self.data_plane)
 
     def start(self) -> None:
         """Start the data plane and the plugins in order; what had started is stopped on failure."""
         try:
-            digests.agree(self.fingerprint(), self.engine.ranks)
+            digests.agree(self._facts(), self.engine.ranks)
             self.data_plane.start(self.extensions)
             self.ranks.on_end(self.data_plane.interrupt)
             self._plugins.start()

@@ -39,8 +39,9 @@ class EngineConfig:
 
     `data_plane` is the table its driver gets as options, as it is; `tables` holds one table a
     plugin, checked by the plugin's own options class. A driver of a data plane is called as
-    `Driver(config, options)`, and with `seat`, where it meets the others, if there are several ranks. `frontend` is the table of `tokenspeed serve`, which an engine's own
-    process has no use for.
+    `Driver(config, options)`, and with `seat`, where it meets the others, if there are several
+    ranks. `frontend` is the table of `tokenspeed serve`, which an engine's own process has no use
+    for.
     """
 
     engine: EngineSection = field(factory=EngineSection)

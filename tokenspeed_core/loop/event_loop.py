@@ -56,7 +56,7 @@ class EventLoop:
         self.scheduler = parts.scheduler
         self.controls = Controls(parts.data_plane.memory_regions)
         self.gate = Gate(parts.ranks, self.controls, scheduler=parts.scheduler)
-        self.table = RequestTable(parts.clock)
+        self.table = RequestTable()
         self.in_flight: deque[InFlight] = deque()
         self.ledger = CacheLedger(parts.ranks.replica)
         self.last_round = Round(0)
@@ -143,7 +143,10 @@ class EventLoop:
             stop_requested = stop_requested or frontend.is_closed
         report = self._hooks.round_report
         reports = report(round) if report is not None else None
-        relayed = self._relay.exchange(stop_requested, received, reports=reports)
+        relayed = self._relay.exchange(
+            stop_requested, received, now=self._parts.clock(), reports=reports
+        )
+        self.table.now = relayed.now
         round.reports = relayed.reports
         self._is_stopping = relayed.stop
         return relayed

@@ -22,9 +22,11 @@ _Tagged = list[tuple[int, msgspec.Raw]]
 
 @define(eq=False)
 class Relayed:
-    """What a round starts from, the same on every member."""
+    """What a round starts from, the same on every member. `now` is the owner's clock, in seconds:
+    what ends by time ends on all members in the same round."""
 
     stop: bool
+    now: float
     messages: Sequence[Message]
     reports: Mapping[str, Sequence[bytes]]
 
@@ -36,21 +38,27 @@ class Relay:
         self._replica = replica
 
     def exchange(
-        self, stop: bool, received: Sequence[Message], *, reports: Mapping[str, bytes] | None
+        self,
+        stop: bool,
+        received: Sequence[Message],
+        *,
+        now: float,
+        reports: Mapping[str, bytes] | None,
     ) -> Relayed:
-        """Give the owner's stop flag and messages to all; `reports` is None without a reporter."""
+        """Give the owner's stop flag, clock and messages to all; `reports` is None without a
+        reporter."""
         if self._replica.size == 1:
             own = {name: (report,) for name, report in reports.items()} if reports else {}
-            return Relayed(stop, received, own)
+            return Relayed(stop, now, received, own)
         is_owner = self._replica.index == 0
-        payload = encode(stop, received) if is_owner else b""
+        payload = encode(stop, received, now=now) if is_owner else b""
         gathered: dict[str, list[bytes]] = {}
         if reports is None:
             relayed = self._replica.broadcast(0, payload)
         else:
             relayed, gathered = self._gather(payload, reports)
         if is_owner:
-            return Relayed(stop, received, gathered)
+            return Relayed(stop, now, received, gathered)
         return Relayed(*decode(relayed), gathered)
 
     def _gather(
@@ -63,11 +71,11 @@ class Relay:
         return members[0][0], gathered
 
 
-def encode(stop: bool, messages: Sequence[Message]) -> bytes:
-    """Messages as msgpack: the stop flag, then (kind, message) pairs."""
+def encode(stop: bool, messages: Sequence[Message], *, now: float) -> bytes:
+    """Messages as msgpack: the stop flag, the clock, then (kind, message) pairs."""
     encoder = msgspec.msgpack.Encoder()
     tagged = [(_KINDS.index(type(m)), msgspec.Raw(encoder.encode(_plain(m)))) for m in messages]
-    return encoder.encode((stop, tagged))
+    return encoder.encode((stop, now, tagged))
 
 
 def _plain(message: Message) -> Message | dict[str, object]:
@@ -79,12 +87,12 @@ def _plain(message: Message) -> Message | dict[str, object]:
     return named
 
 
-def decode(payload: bytes) -> tuple[bool, list[Message]]:
-    """The stop flag and messages of an encoded round. EngineError if they do not decode."""
+def decode(payload: bytes) -> tuple[bool, float, list[Message]]:
+    """The stop flag, clock and messages of a round. EngineError if they do not decode."""
     try:
-        stop, tagged = msgspec.msgpack.decode(payload, type=tuple[bool, _Tagged])
+        stop, now, tagged = msgspec.msgpack.decode(payload, type=tuple[bool, float, _Tagged])
         messages = [msgspec.msgpack.decode(raw, type=_KINDS[kind]) for kind, raw in tagged]
-        return stop, cast("list[Message]", messages)
+        return stop, now, cast("list[Message]", messages)
     except (msgspec.MsgspecError, IndexError) as error:
         raise EngineError(
             f"the relayed messages of {len(payload)} bytes do not decode ({error}); the replica's "

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,12 @@ class RequestTable:
 
     `version` changes whenever a request comes, goes or is marked, so that what was gathered for a
     batch can be reused while nothing did. `attention[c]` is the number of outputs at which the row
-    needs a look of its own: its budget, its next delivery, or 0 once it is marked.
+    needs a look of its own: its budget, its next delivery, or 0 once it is marked. `now` is the
+    time all replica members agree on in this round, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], capacity: int = 64) -> None:
-        self._clock = clock
+    def __init__(self, capacity: int = 64) -> None:
+        self.now = 0.0
         self._by_id: dict[str, RequestState] = {}
         self._markers: dict[str, float] = {}
         self._ended: dict[str, None] = {}
@@ -115,7 +116,7 @@ class RequestTable:
             return None
         if state is None:
             self._markers.pop(request_id, None)
-            self._markers[request_id] = self._clock()
+            self._markers[request_id] = self.now
             self.sweep_markers()
             return None
         if state.finish_reason is None or state.is_aborted:
@@ -134,7 +135,7 @@ class RequestTable:
         """Drop early aborts whose request never came, oldest first."""
         if not self._markers:
             return
-        oldest_allowed = self._clock() - MARKER_LIFETIME_S
+        oldest_allowed = self.now - MARKER_LIFETIME_S
         for request_id, marked_at in list(self._markers.items()):
             if marked_at >= oldest_allowed:
                 break
