@@ -27,6 +27,7 @@ FOREIGN = (
     BuiltinFunctionType,
     Logger,
     type(threading.Lock()),
+    threading.Thread,
 )
 DEPTH = 6
 OBSERVERS = "tokenspeed_core.observers."

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from tokenspeed_grammar.flags import REQUEST_FLAGS
 from tokenspeed_grammar.keys import FEATURES, key_of
@@ -34,6 +34,10 @@ MOST_THREADS = 4
 MIB = 1 << 20
 
 
+def _option(default: Any, words: str) -> Any:
+    return field(default=default, metadata={"help": words})
+
+
 class GrammarPlugin(Plugin):
     """Structured output: `json_schema`, `json_object`, `regex`, `ebnf`, `structural_tag`."""
 
@@ -43,20 +47,17 @@ class GrammarPlugin(Plugin):
 
     @frozen(kw_only=True)
     class Options:
-        """`compile_timeout_s` counts from a compile's start; after `max_retries` such timeouts a
-        source is refused for good. `threads` of 0: one a core, at most four. At most `queue_limit`
-        requests wait for their grammars; sources have at most `max_source_bytes`, nested at most
-        `max_depth` deep."""
+        """How grammars are compiled, and what one may cost."""
 
-        backend: str = "llguidance"
-        compile_timeout_s: float = 30.0
-        max_retries: int = 2
-        any_whitespace: bool = True
-        cache_limit_mib: int = 512
-        threads: int = 0
-        queue_limit: int = 256
-        max_source_bytes: int = MIB
-        max_depth: int = 64
+        backend: str = _option("llguidance", "what compiles grammars, an installed backend")
+        compile_timeout_s: float = _option(30.0, "how long a compile may take, from its start")
+        max_retries: int = _option(2, "timeouts of a grammar after which it is refused for good")
+        any_whitespace: bool = _option(True, "allow any between JSON tokens, else none")
+        cache_limit_mib: int = _option(512, "memory for compiled grammars, about")
+        threads: int = _option(0, "threads that compile; 0 is one a core, at most four")
+        queue_limit: int = _option(256, "how many requests may wait for their grammars")
+        max_source_bytes: int = _option(MIB, "the longest source")
+        max_depth: int = _option(64, "how deep a schema may be nested")
 
     def __init__(self, options: Options, engine: Engine) -> None:
         super().__init__(options, engine)

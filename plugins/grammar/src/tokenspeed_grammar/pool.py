@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from attrs import define, field
@@ -14,6 +15,7 @@ from tokenspeed_grammar.backend import CompiledGrammar, GrammarError
 from tokenspeed_grammar.keys import GrammarKey
 from tokenspeed_hookspecs import Clock
 
+STOP_WAIT_S = 1.0
 Compile = Callable[[str, str], CompiledGrammar]
 
 
@@ -39,20 +41,24 @@ class CompilePool:
     num_threads: int
     _jobs: queue.SimpleQueue[CompileJob | None] = field(factory=queue.SimpleQueue, init=False)
     _ended: queue.SimpleQueue[CompileJob] = field(factory=queue.SimpleQueue, init=False)
-    _num_started: int = field(default=0, init=False)
+    _threads: list[threading.Thread] = field(factory=list, init=False)
 
     def start(self) -> None:
         """Start the threads."""
         for number in range(self.num_threads):
             name = f"tokenspeed-grammar-{number}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-            self._num_started += 1
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """Let each thread end after the compile it is in; nobody waits for it."""
-        for _ in range(self._num_started):
+        """Let each thread end after the compile it is in; a long one is not waited for."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
             self._jobs.put(None)
-        self._num_started = 0
+        end = time.monotonic() + STOP_WAIT_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def submit(self, job: CompileJob) -> None:
         """Queue a compile."""
