@@ -76,7 +76,11 @@ class TorchWorld:
     def _make(self, world: ThreadWorld, store: HashStore, *, rank: int) -> Rank:
         seat = DeviceSeat(rank, self._topology, store)
         ranks = ranks_of(self._topology, world.mesh(rank), device=seat, is_checked=True)
-        around = Surroundings(frontend=self.frontend if rank == 0 else None, ranks=ranks)
+        around = Surroundings(
+            frontend=self.frontend if rank == 0 else None,
+            ranks=ranks,
+            tokenizer=self._setup.tokenizer,
+        )
         return build_rank(self._setup.config(), self._setup.plugins, surroundings=around)
 
     def _on_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:

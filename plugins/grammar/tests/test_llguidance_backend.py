@@ -16,6 +16,8 @@ GBNF = 'root ::= "yes" | "no"'
 LARK = 'start: "yes" | "no"'
 FOLLOWED: dict[str, tuple[str, str, list[str], list[str]]] = {
     "pattern": ("regex", "a(b|x)", ["ab", "ax"], ["a", "abc", "b"]),
+    "digits": ("regex", r"\d\w/", ["0a/", "9_/"], ["٣a/", "0ü/"]),
+    "nothing": ("regex", "", [""], ["a"]),
     "anchors": ("regex", "^ab$", ["ab"], ["^ab$"]),
     "llama.cpp's EBNF": ("ebnf", GBNF, ["yes", "no"], ["yesno", "y"]),
     "Lark": ("ebnf", LARK, ["yes", "no"], ["yesno", "y"]),

@@ -24,7 +24,7 @@ from tokenspeed_grammar.backend import (
     Vocabulary,
 )
 from tokenspeed_grammar.limits import check_multiples
-from tokenspeed_grammar.structural_tags import TagWriter, as_lark
+from tokenspeed_grammar.structural_tags import TagWriter, as_lark, pattern_in_lark
 
 LONGEST_REASON = 600
 # A grammar's automata grow with use; this is what the measured ones settle at.
@@ -86,7 +86,8 @@ class LLGuidanceBackend:
                 options: Any = {"whitespace_flexible": self._settings.any_whitespace}
                 return llguidance.LLMatcher.grammar_from_json_schema(source, defaults=options)
             if kind == "regex":
-                return llguidance.LLMatcher.grammar_from_regex(source)
+                lark = f"start: {pattern_in_lark(source)}"
+                return llguidance.LLMatcher.grammar_from_lark(lark)
             if kind == "ebnf":
                 return llguidance.LLMatcher.grammar_from_lark(as_lark(source))
             return TagWriter(self._special_ids).structural_tag(source)

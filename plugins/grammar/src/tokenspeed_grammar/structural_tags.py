@@ -62,7 +62,12 @@ def json_part(schema: object) -> Part:
 
 def regex_part(pattern: str) -> Part:
     """Text that matches a pattern as a whole."""
-    return Part(f"/{llguidance.regex_to_lark(pattern, use_ascii='')}/")
+    return Part(pattern_in_lark(pattern))
+
+
+def pattern_in_lark(pattern: str) -> str:
+    r"""A pattern between slashes; as in JSON Schema, \d and \w are ASCII."""
+    return f"/{llguidance.regex_to_lark(pattern, use_ascii='dw')}/"
 
 
 @define(eq=False)

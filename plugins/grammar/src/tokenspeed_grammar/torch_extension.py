@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from attrs import define, field
+from attrs import define, field, frozen
 from torch import Tensor
 
 from tokenspeed_grammar.backend import Mask, Matcher
@@ -23,14 +23,42 @@ from tokenspeed_grammar.live import ConstrainedRow, Endings, LiveGrammars
 from tokenspeed_hookspecs import AdmittedRequest, Batch, FinishReason
 
 
+@frozen
+class HostCopy:
+    """Tokens on their way to the host; they are there once `arrival`, if any, has come."""
+
+    tokens: Tensor
+    arrival: torch.cuda.Event | None = None
+
+    def wait(self) -> list[int]:
+        """The tokens, once they are there."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        found: list[int] = self.tokens.tolist()
+        return found
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nobody has to wait."""
+        return self.arrival is None
+
+
+def copy_to_host(tokens: Tensor) -> HostCopy:
+    """Begin to copy tokens; those of the CPU are there."""
+    if not tokens.is_cuda:
+        return HostCopy(tokens)
+    host, arrival = tokens.to("cpu", non_blocking=True), torch.cuda.Event()
+    arrival.record()
+    return HostCopy(host, arrival)
+
+
 @define(eq=False)
 class _Step:
-    """One forward's constrained rows; `tokens` are on the host once `copied` has come."""
+    """One forward's constrained rows, and what came of them once they went on."""
 
     batch: Batch
     rows: list[ConstrainedRow]
-    tokens: Tensor
-    copied: torch.cuda.Event | None
+    copy: HostCopy
     endings: Endings | None = None
 
 
@@ -40,6 +68,7 @@ class TorchGrammar:
 
     name: str
     live: LiveGrammars
+    copy: Callable[[Tensor], HostCopy] = copy_to_host
     _rows: list[ConstrainedRow] = field(factory=list, init=False)
     _steps: deque[_Step] = field(factory=deque, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
@@ -74,14 +103,9 @@ class TorchGrammar:
         rows, self._rows = self._rows, []
         if not rows:
             return
-        host = tokens.to("cpu", non_blocking=True)
-        copied = None
-        if tokens.is_cuda:
-            copied = torch.cuda.Event()
-            copied.record()
-        step = _Step(batch, rows, host, copied)
+        step = _Step(batch, rows, self.copy(tokens))
         with self._lock:
-            if copied is None:
+            if step.copy.is_there:
                 self._resolve(step)
             self._steps.append(step)
 
@@ -95,9 +119,7 @@ class TorchGrammar:
     def _resolve(self, step: _Step) -> Endings:
         """Let the matchers go on by a forward's tokens, once, whoever asks first."""
         if step.endings is None:
-            if step.copied is not None:
-                step.copied.synchronize()
-            tokens = step.tokens.tolist()
+            tokens = step.copy.wait()
             step.endings = self.live.advance(step.rows, [tokens[each.row] for each in step.rows])
         return step.endings
 
