@@ -13,6 +13,7 @@ from attrs import define, field
 from tokenspeed_core.composition.build import Surroundings, build_rank
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
+from tokenspeed_core.loop.parts import LoopParts
 from tokenspeed_core.ranks.membership import Membership
 from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.requests.finish import DecodeText
@@ -64,6 +65,8 @@ class EngineSetup:
     tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     stream_interval: int = 1
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    on_parts: Sequence[Callable[[LoopParts], None]] = ()
     record: str | None = None
     frontend: ManualFrontend | ScriptedFrontend = field(factory=ManualFrontend)
     ranks: Membership = field(factory=SingleRank)
@@ -110,6 +113,8 @@ class EngineFixture:
                 decode_text=self.setup.decode_text,
                 tokenizer=self.setup.tokenizer,
                 clock=self.setup.clock,
+                sleep=self.setup.sleep,
+                on_parts=self.setup.on_parts,
                 make_data_plane=ScriptedDataPlane,
                 make_scheduler=NativeScheduler,
             ),

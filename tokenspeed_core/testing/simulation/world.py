@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: MIT
+"""The ranks of a plan, run round by round, and what must hold after each round."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from attrs import define, evolve, field
+
+from tokenspeed_core.composition.selection import PluginChoice
+from tokenspeed_core.loop.controls import State
+from tokenspeed_core.ranks.mesh import ranks_of
+from tokenspeed_core.ranks.single import SingleRank
+from tokenspeed_core.testing.engine import EngineFixture, EngineSetup
+from tokenspeed_core.testing.scripted_frontend import ManualFrontend
+from tokenspeed_core.testing.scripted_options import RowFault
+from tokenspeed_core.testing.simulation.baton import Baton, BatonMesh
+from tokenspeed_core.testing.simulation.faults import Saboteur
+from tokenspeed_core.testing.simulation.plan import END_TOKEN, Arrival, Plan
+from tokenspeed_core.testing.simulation.plugin import Simulated
+from tokenspeed_hookspecs import AbortRequests, ControlRequest, Message
+
+STEP_S, JUMP_S = 0.001, 3600.0
+PLACEHOLDER = -7  # what a pipeline stage samples that is not the last one
+MOST_ROUNDS = 3000
+WAKE_EVERY = 8
+
+
+@define(eq=False)
+class HeldClock:
+    """Time that only rounds move."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now_s
+
+
+@define(eq=False)
+class World:
+    """One run of a plan; `errors` has what ended ranks, by rank."""
+
+    plan: Plan
+    engines: list[EngineFixture] = field(factory=list)
+    saboteurs: list[Saboteur] = field(factory=list)
+    errors: dict[int, BaseException] = field(factory=dict)
+    num_rounds: int = 0
+    clock: HeldClock = field(factory=HeldClock)
+    _baton: Baton = field(init=False)
+    _compared: dict[int, int] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        size = self.plan.topology.world_size
+        self._baton = Baton(size, random.Random(self.plan.seed))
+        self.saboteurs = [Saboteur(()) for _ in range(size)]
+        self._must([partial(self._built, rank) for rank in range(size)])
+        for rank, saboteur in enumerate(self.saboteurs):
+            saboteur.faults = [fault for fault in self.plan.faults if fault.rank == rank]
+        for engine in self.engines:
+            self._plant_rows(engine)
+
+    def owner(self, replica: int) -> EngineFixture:
+        """The rank that has a replica's clients."""
+        return self.engines[replica * self.plan.topology.replica_size]
+
+    def plugin(self, rank: int) -> Simulated:
+        """The rank's plugin."""
+        plugin = self.engines[rank].rank.plugins[0].instance
+        assert isinstance(plugin, Simulated), "the plan's plugin comes first"
+        return plugin
+
+    def play(self) -> None:
+        """Run the plan to its end, or until a rank ends with an error."""
+        for number in range(self.plan.num_rounds):
+            self._send(number)
+            if not self.round():
+                return
+        for number in range(MOST_ROUNDS):
+            if self.is_over:
+                return
+            if number % WAKE_EVERY == 0:
+                self._wake()
+            if not self.round():
+                return
+        raise AssertionError(f"still at work after {MOST_ROUNDS} rounds: {self._left()}")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left on any rank, and every rank runs."""
+        return all(
+            engine.is_quiet and engine.loop.controls.state is State.RUNNING
+            for engine in self.engines
+        )
+
+    def round(self) -> bool:
+        """Run one round on every rank that lives; False once one has ended with an error."""
+        self.num_rounds += 1
+        is_late = any(saboteur.strikes("clock jumps") for saboteur in self.saboteurs)
+        self.clock.now_s += JUMP_S if is_late else STEP_S
+        self._note(self._baton.run([engine.round for engine in self.engines]))
+        if self.errors:
+            return False
+        for replica in range(self.plan.topology.dp):
+            self._compare(replica)
+        return True
+
+    def settle(self) -> None:
+        """After an error: whoever still lives must end in its next round."""
+        for _ in range(2):
+            living = [rank for rank in range(len(self.engines)) if rank not in self.errors]
+            if not living:
+                return
+            acts: list[Callable[[], object]] = [
+                self.engines[rank].loop.round if rank in living else _nothing
+                for rank in range(len(self.engines))
+            ]
+            self._note(self._baton.run(acts))
+        alive = [rank for rank in range(len(self.engines)) if rank not in self.errors]
+        assert not alive, f"ranks {alive} live on after {self.errors}"
+
+    def close(self) -> None:
+        """Stop every rank, also those that failed."""
+        problems = []
+        for engine in self.engines:
+            try:
+                engine.rank.stop()
+            except Exception as error:
+                problems.append(error)
+        self._baton.close()
+        assert not problems, f"stopping failed: {problems}"
+
+    # --- building --------------------------------------------------------------------------------
+
+    def _built(self, rank: int) -> None:
+        plan, topology = self.plan, self.plan.topology
+        saboteur = self.saboteurs[rank]
+        is_alone = topology.world_size == 1
+        mesh = BatonMesh(self._baton, rank, saboteur)
+        is_last = topology.place(rank).stage == topology.pp - 1
+        setup = EngineSetup(
+            depth=plan.depth,
+            scheduler=plan.scheduler,
+            plane={
+                "sliding_window": plan.sliding_window,
+                "recorded_batches": 1,
+                **({} if is_last else {"placeholder": PLACEHOLDER}),
+            },
+            stream_interval=plan.stream_interval,
+            plugins=(PluginChoice(Simulated, {"events": plan.is_watched}),),
+            frontend=ManualFrontend(),
+            clock=self.clock,
+            sleep=_nothing,
+            on_parts=(saboteur.stand_between,),
+        )
+        if not is_alone:
+            setup = evolve(setup, ranks=ranks_of(topology, mesh, is_checked=True))
+        else:
+            setup = evolve(setup, ranks=SingleRank())
+        engine = EngineFixture(setup)
+        self.engines.append(engine)
+        self.engines.sort(key=lambda each: each.setup.ranks.rank)
+        plugin = engine.rank.plugins[0].instance
+        assert isinstance(plugin, Simulated), "the plan's plugin comes first"
+        plugin.saboteur = saboteur
+
+    def _plant_rows(self, engine: EngineFixture) -> None:
+        for arrival in self.plan.arrivals:
+            name = arrival.message.request_id
+            if arrival.ends_at is not None:
+                fault = RowFault(token=END_TOKEN)
+                engine.plane.faults.at_token(name, arrival.ends_at, fault=fault)
+            if arrival.nan_at is not None:
+                engine.plane.faults.at_token(name, arrival.nan_at, fault=RowFault(is_nan=True))
+
+    # --- what comes in ---------------------------------------------------------------------------
+
+    def _send(self, number: int) -> None:
+        """Do what is due before a round: operations, arrivals, and those that are given up."""
+        plan = self.plan
+        for at, operation in plan.operations:
+            if at == number:
+                self._put_everywhere(operation)
+        for replica in range(plan.topology.dp):
+            mine = [each for each in plan.arrivals if each.replica == replica]
+            left = [each for each in mine if each.abort_round == number]
+            told = [each for each in left if each.told and each.round < number]
+            first = replica * plan.topology.replica_size
+            for rank in range(first, first + plan.topology.replica_size):
+                self.plugin(rank).due = [each.message.request_id for each in told]
+            new: list[Message] = [each.message for each in mine if each.round == number]
+            gone = tuple(each.message.request_id for each in left if each not in told)
+            aborts: list[Message] = [AbortRequests(gone)] if gone else []
+            self.owner(replica).put(*new, *aborts)
+
+    def _put_everywhere(self, message: Message) -> None:
+        for replica in range(self.plan.topology.dp):
+            self.owner(replica).put(message)
+
+    def _wake(self) -> None:
+        """Let an engine that stands still run again, once what drains was answered."""
+        for replica in range(self.plan.topology.dp):
+            controls = self.owner(replica).loop.controls
+            if controls.state is State.RUNNING or controls.drain is not None:
+                continue
+            name = "resume_memory" if controls.released else "resume"
+            self.owner(replica).put(ControlRequest(name))
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def _compare(self, replica: int) -> None:
+        """The members of a replica did the same."""
+        first = replica * self.plan.topology.replica_size
+        owner, *others = range(first, first + self.plan.topology.replica_size)
+        for rank in others:
+            for what, mine, theirs in zip(
+                FACTS, self._facts(owner), self._facts(rank), strict=True
+            ):
+                assert mine == theirs, f"{what} of ranks {owner} and {rank}: {mine} and {theirs}"
+
+    def _facts(self, rank: int) -> Sequence[object]:
+        engine = self.engines[rank]
+        last, batch = engine.loop.last_round, engine.loop.last_round.batch
+        rows = None
+        if batch is not None:
+            tables = {name: table.tobytes() for name, table in batch.block_tables.items()}
+            rows = (batch.request_ids, batch.input_lengths, batch.slots.tolist(), tables)
+        released = [name for name, _ in engine.plane.released]
+        operations = [(op.op_id, op.kind) for op in last.plan.operations] if last.plan else []
+        events = self.plugin(rank).events[-20:]
+        state = engine.loop.controls.describe()
+        return (engine.loop.requests.ids(), rows, operations, released, events, state)
+
+    def _left(self) -> str:
+        facts = [
+            f"rank {at}: {list(engine.loop.requests.ids())}, {engine.loop.controls.describe()}, "
+            f"{engine.loop.ledger.num_open} cache operations"
+            for at, engine in enumerate(self.engines)
+        ]
+        return "; ".join(facts)
+
+    def _note(self, results: Sequence[tuple[object, BaseException | None]]) -> None:
+        for rank, (_, error) in enumerate(results):
+            if error is not None:
+                self.errors.setdefault(rank, error)
+
+    def _must(self, acts: Sequence[Callable[[], object]]) -> None:
+        for _, error in self._baton.run(acts):
+            if error is not None:
+                raise error
+
+
+FACTS = ("requests", "plans", "cache operations", "released", "cache events", "pause state")
+
+
+def expected_of(world: World, arrival: Arrival) -> list[int]:
+    """The tokens a request must get if nothing ends it early."""
+    return arrival.expected(world.owner(arrival.replica).scheduler.max_request_tokens)
+
+
+def _nothing(*arguments: object) -> None:
+    """Stand still."""
