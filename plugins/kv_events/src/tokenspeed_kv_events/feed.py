@@ -115,7 +115,10 @@ class Worker:
         payload = self._encoder.payload(drained.time_s, events)
         batch = Batch(self._sequence, events, payload)
         self._sequence += 1
+        before = self._failures
         self._guarded(partial(self._publisher.publish, batch))
+        if self._failures == before < TOLERATED:
+            self._failures = 0
         self._batches.add()
         for event in events:
             self._events[type(event).__name__].add()
@@ -134,5 +137,4 @@ class Worker:
                 self._log.error("the publisher of kv events failed too often and is switched off")
             sleep(BACK_OFF_S)
             return False
-        self._failures = 0
         return answer
