@@ -9,7 +9,13 @@ import pytest
 from attrs import define, field
 
 from tokenspeed_core.errors import EngineError, PluginError
-from tokenspeed_core.testing import EngineFixture, EngineSetup, Tiers, telling_tokens
+from tokenspeed_core.testing import (
+    EngineFixture,
+    EngineSetup,
+    ManualFrontend,
+    Tiers,
+    telling_tokens,
+)
 from tokenspeed_hookspecs import (
     AddRequest,
     AdmissionStage,
@@ -300,3 +306,15 @@ def test_a_batch_may_ask_that_pending_forwards_commit_first() -> None:
         assert len(engine.loop.in_flight) <= 1
     assert engine.received["r"].tokens == telling_tokens(4)
     engine.to_idle()
+
+
+def test_an_end_that_is_told_to_nobody_still_reports_the_load() -> None:
+    """A client that is gone gets no chunk; whoever routes learns that there is room again."""
+    engine = EngineFixture()
+    engine.add("gone", 40, budget=100)
+    engine.add("stays", 40, budget=100)
+    engine.rounds(4)
+    engine.abort("gone", "stays")
+    engine.to_idle()
+    assert isinstance(engine.frontend, ManualFrontend)
+    assert engine.frontend.loads[-1].running == 0

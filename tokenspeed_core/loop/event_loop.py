@@ -363,7 +363,8 @@ class EventLoop:
     def _send(self, round: Round) -> None:
         outputs, frontend = self._outbox.outputs, self._parts.frontend
         round.num_outputs = len(outputs.request_ids)
-        if not outputs.request_ids or frontend is None:
+        # A request that ended silently changed the load, which whoever routes wants to know.
+        if frontend is None or not (outputs.request_ids or self._outbox.released):
             return
         sizes = self.scheduler.sizes
         round.load = Load(
