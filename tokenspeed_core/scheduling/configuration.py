@@ -16,7 +16,8 @@ def page_groups(settings: SchedulerSettings) -> Sequence[CacheGroup]:
 
 
 def native_configuration(wheel: Any, settings: SchedulerSettings) -> Any:
-    """The wheel's configuration object; ConfigError names an option the wheel does not have."""
+    """The wheel's configuration object; ConfigError names an option the wheel does not have, or
+    settings that it does not bear together."""
     config = wheel.SchedulerConfig()
     for name, value in _options(settings).items():
         setattr(config, name, value)
@@ -25,7 +26,21 @@ def native_configuration(wheel: Any, settings: SchedulerSettings) -> Any:
     ]
     for name, value in settings.native_options.items():
         _set_option(config, name, value=value)
+    _check_together(config, settings)
     return config
+
+
+def _check_together(config: Any, settings: SchedulerSettings) -> None:
+    """With all three the wheel ends the process in some plan, in a check of its own ("cache
+    mutation on a KV event boundary with no token descriptor"); any two are fine."""
+    has_windows = any(group.sliding_window is not None for group in settings.groups)
+    if config.enable_kv_cache_events and has_windows and settings.snapshot_pages > 1:
+        raise ConfigError(
+            [
+                "the scheduler cannot record cache events of sliding windows while it retracts "
+                "requests; set scheduler.snapshot_pages to 1, or leave out what records the events"
+            ]
+        )
 
 
 def _options(settings: SchedulerSettings) -> dict[str, object]:

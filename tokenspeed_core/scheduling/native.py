@@ -64,7 +64,6 @@ class NativeScheduler:
         self._settings = settings
         self._groups = [group.group_id for group in config.cache_groups]
         self._records_events = bool(config.enable_kv_cache_events)
-        self._has_windows = any(group.sliding_window is not None for group in settings.groups)
         self._has_peer = config.role != wheel.SchedulerConfig.Role.Fused
         # What waits for a peer or a store has to wait where it can be told apart: in the wheel.
         waits_inside = self._has_peer or config.storage_config is not None
@@ -288,12 +287,10 @@ class NativeScheduler:
 
     def can_clear_cache(self) -> bool:
         """Whether nothing pins a page of the prefix cache."""
-        return not self._must_keep_cache() and bool(self._wheel.can_clear_cache())
+        return bool(self._wheel.can_clear_cache())
 
     def clear_cache(self) -> bool:
         """Forget every cached prefix; False while a page is pinned."""
-        if self._must_keep_cache():
-            return False
         self._backlog.note_change()
         if not self._records_events:
             return bool(self._wheel.clear_cache())
@@ -302,14 +299,6 @@ class NativeScheduler:
         if self._wheel.drain_kv_events():
             self._drained.append(CacheCleared())
         return is_cleared
-
-    def _must_keep_cache(self) -> bool:
-        """With recorded events and a sliding window, the wheel ends the process in the plan after a
-        clear in which a request that was retracted before was running."""
-        if not self._records_events or not self._has_windows:
-            return False
-        count = self._population.count
-        return len(self._population) > count(Stage.BACKLOG) + count(Stage.WAITING)
 
     def clear_device_cache(self) -> bool:
         """Forget the prefixes on the device and keep those of the host tier."""

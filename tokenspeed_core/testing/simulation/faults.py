@@ -38,7 +38,7 @@ HARMS = {
     "acknowledgment late": Harm.NONE,
     "acknowledgment lost": Harm.STANDSTILL,
     "acknowledgment doubled": Harm.END,
-    "token garbled": Harm.EITHER,
+    "result short": Harm.END,
     "participant raises": Harm.END,
     "observer raises": Harm.NONE,
     "stage raises": Harm.END,
@@ -137,9 +137,8 @@ class Saboteur:
         def complete(pending: Any) -> Any:
             self.may_raise("complete raises")
             result = plane.complete(pending)
-            if self.strikes("token garbled"):
-                tokens = [int(token) for token in result.tokens]
-                result.tokens = [-99, *tokens[1:]]
+            if self.strikes("result short"):
+                result.tokens = [int(token) for token in result.tokens][:-1]
             return result
 
         return {

@@ -88,6 +88,7 @@ class Plan:
         """The plan of a seed."""
         rng = random.Random(seed)
         topology = rng.choice(TOPOLOGIES)
+        window = rng.choice([None, None, 24])
         retraction = {key: rng.choice(values) for key, values in rng.choice(TIERS).items()}
         return cls(
             seed=seed,
@@ -101,11 +102,13 @@ class Plan:
                 "mixed_batches": rng.random() < 0.7,
                 **retraction,
             },
-            sliding_window=rng.choice([None, None, 24]),
+            sliding_window=window,
             stream_interval=rng.choice([1, 1, 4]),
             arrivals=_arrivals(rng, topology.dp),
             operations=_operations(rng),
             faults=draw_faults(rng, topology.world_size) if rng.random() < 0.5 else (),
+            # The scheduler refuses these three together.
+            is_watched=window is None or "snapshot_pages" not in retraction,
         )
 
     @property

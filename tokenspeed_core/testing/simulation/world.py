@@ -17,14 +17,14 @@ from tokenspeed_core.testing.engine import EngineFixture, EngineSetup
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.scripted_options import RowFault
 from tokenspeed_core.testing.simulation.baton import Baton, BatonMesh
-from tokenspeed_core.testing.simulation.faults import Saboteur
+from tokenspeed_core.testing.simulation.faults import Harm, Saboteur
 from tokenspeed_core.testing.simulation.plan import END_TOKEN, Arrival, Plan
 from tokenspeed_core.testing.simulation.plugin import Simulated
 from tokenspeed_hookspecs import AbortRequests, ControlRequest, Message
 
 STEP_S, JUMP_S = 0.001, 3600.0
 PLACEHOLDER = -7  # what a pipeline stage samples that is not the last one
-MOST_ROUNDS = 3000
+MOST_ROUNDS, PATIENT_ROUNDS = 3000, 300
 WAKE_EVERY = 8
 
 
@@ -79,13 +79,17 @@ class World:
             if not self.round():
                 return
         for number in range(MOST_ROUNDS):
-            if self.is_over:
+            if self.is_over or (number > PATIENT_ROUNDS and self._may_stand_still()):
                 return
             if number % WAKE_EVERY == 0:
                 self._wake()
             if not self.round():
                 return
         raise AssertionError(f"still at work after {MOST_ROUNDS} rounds: {self._left()}")
+
+    def _may_stand_still(self) -> bool:
+        fired = [fault for saboteur in self.saboteurs for fault in saboteur.fired]
+        return any(fault.harm is Harm.STANDSTILL for fault in fired)
 
     @property
     def is_over(self) -> bool:
