@@ -15,6 +15,7 @@ from tokenspeed_openai.completions import CompletionsApi
 from tokenspeed_openai.deployment import Deployment
 from tokenspeed_openai.generation import Answer
 from tokenspeed_openai.keys import Access
+from tokenspeed_openai.metrics import MetricsApi
 from tokenspeed_openai.operations import ACTIONS, QUERIES, Nothing, OperationsApi
 from tokenspeed_openai.state import StateApi
 from tokenspeed_openai.tokens import TokensApi
@@ -114,6 +115,13 @@ def _state(deployment: Deployment) -> list[Endpoint]:
             summary="The versions of engine and server.",
             access=Access.OPEN,
             answer=responses.Version,
+        ),
+        Endpoint(
+            path="/metrics",
+            call=MetricsApi(deployment).page,
+            summary="The engines' series, for scrapers; there with the plugin `metrics`.",
+            access=Access.LOCAL,
+            errors=(404, 503),
         ),
         Endpoint(
             path="/stats",

@@ -19,6 +19,7 @@ from tokenspeed_openai.application import application
 from tokenspeed_openai.deployment import Deployment
 
 STARTING_POLL_S = 0.01
+LEAVING_S = 1.0
 
 
 class OpenAIServer:
@@ -65,7 +66,7 @@ class OpenAIServer:
             try:
                 await asyncio.wait((serving,), timeout=context.drain_timeout_s)
             finally:
-                server.cut()
+                await server.cut()
                 await serving
                 listening.close()
 
@@ -99,10 +100,14 @@ class _Server(uvicorn.Server):
         """Capture none."""
         yield
 
-    def cut(self) -> None:
+    async def cut(self) -> None:
         """End what is left at once."""
         self.force_exit = True
-        for task in self.server_state.tasks:
-            task.cancel()
         for connection in self.server_state.connections:
             connection.transport.abort()
+        # Whoever answers sees the client gone and ends; uvicorn complains of one that is cancelled.
+        tasks = [*self.server_state.tasks]
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEAVING_S)
+        for task in tasks:
+            task.cancel()
