@@ -40,24 +40,21 @@ class KeptBlocks:
     """
 
     def __init__(self, kept: KVBlocks, count: int, *, places: Tensor, page_places: Tensor) -> None:
-        layers, _, _, kv_heads, _, dim = kept.blocks.shape
+        self._kept = kept
         self._layers = kept.layers
-        self._cache = kept.cache
-        self._count = count * kv_heads
+        self._count = count * kept.blocks.shape[3]
         self._places = (places,)
         self._page_places = page_places
-        self._new = kept.blocks.new_empty(layers, *places.shape, dim)
 
     def store(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
         """Append to the copies, and read those."""
         mine = self._layers[layer]
         mine.flat.index_put_(self._places, kv)
-        self._new[layer].copy_(kv)
         return mine.keys[: self._count], mine.values[: self._count]
 
     def finish(self) -> None:
-        """Write the new positions of all layers to their pages at once."""
-        self._cache.flat[:, self._page_places] = self._new
+        """Copy the new positions of all layers to their pages at once."""
+        self._kept.cache.flat[:, self._page_places] = self._kept.flat[:, self._places[0]]
 
 
 @frozen(eq=False)

@@ -160,6 +160,7 @@ class KVBlocks:
         layers, _, _, kv_heads, _, head_dim = self.cache.pages.shape
         shape = (layers, 2, capacity, kv_heads, self.block, head_dim)
         self.blocks = mapped_zeros(shape, self.cache.pages.dtype)
+        self.flat = self.blocks.flatten(1, 4)
         self.layers = [
             LayerBlocks(mine.flatten(0, 3), mine[KEYS].flatten(0, 1), mine[VALUES].flatten(0, 1))
             for mine in self.blocks.unbind(0)
