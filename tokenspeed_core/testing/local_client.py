@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
+from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.engine import LocalEngine
 from tokenspeed_core.errors import EngineError
@@ -119,19 +120,15 @@ class LocalClient:
 
 
 def local_deployment(
-    config: EngineConfig, tokenizer: Tokenizer | None, *, features: Sequence[str] = ()
+    config: EngineConfig, tokenizer: Tokenizer | None, *, plugins: Sequence[Chosen] = ()
 ) -> tuple[LocalEngine, LocalClient]:
     """Compose an engine, to be started by its user, and the client that talks to it. The tokenizer
-    is what the engine looks for stop strings with; prompts come as tokens.
-
-    `features` are announced besides those of its plugins.
-    """
+    is what the engine looks for stop strings with; prompts come as tokens."""
     frontend = InProcessFrontend()
     decode_text = tokenizer.decode if tokenizer is not None else None
     around = Surroundings(frontend=frontend, decode_text=decode_text)
-    rank = build_rank(config, surroundings=around)
+    rank = build_rank(config, plugins, surroundings=around)
     model, scheduler = rank.data_plane.model, rank.config.scheduler
-    own = tuple(name for each in rank.plugins for name in each.plugin.features)
     info = EngineInfo(
         index=0,
         model=model.name,
@@ -141,6 +138,6 @@ def local_deployment(
         num_pages=rank.scheduler.sizes.total_pages,
         dtype=model.dtype,
         version="0",
-        features=(*own, *features),
+        features=tuple(name for each in rank.plugins for name in each.plugin.features),
     )
     return LocalEngine(rank, frontend, tokenizer=None), LocalClient(frontend, info)

@@ -23,7 +23,7 @@ from tokenspeed_core.engine import LocalEngine
 from tokenspeed_core.testing.local_client import LocalClient, local_deployment
 from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
 from tokenspeed_core.testing.small_tokenizer import small_tokenizer
-from tokenspeed_hookspecs import ServingContext, Tokenizer
+from tokenspeed_hookspecs import Plugin, ServingContext, Tokenizer
 from tokenspeed_openai.options import Options
 from tokenspeed_openai.server import OpenAIServer
 
@@ -104,11 +104,11 @@ def site() -> Iterator[Site]:
 class Setup:
     """What differs from the usual engine: context 512, up to 16 requests, a millisecond a forward.
 
-    `plane` are options of the scripted plane, `features` what a plugin would announce.
+    `plane` are options of the scripted plane.
     """
 
     plane: Mapping[str, Any] = field(factory=dict)
-    features: tuple[str, ...] = ()
+    plugins: tuple[type[Plugin], ...] = ()
     tokenizer: Tokenizer | None = field(factory=small_tokenizer)
     composition: Mapping[str, Any] = field(factory=dict)
     drain_timeout_s: float = 5.0
@@ -123,7 +123,7 @@ def start_site(stack: ExitStack, setup: Setup, options: Options) -> Site:
         data_plane=plane,
         without=("batch_log", "finish_line"),
     )
-    engine, client = local_deployment(config, setup.tokenizer, features=setup.features)
+    engine, client = local_deployment(config, setup.tokenizer, plugins=setup.plugins)
     stack.enter_context(engine)
     url: Future[str] = Future()
     context = ServingContext(

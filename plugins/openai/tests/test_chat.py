@@ -9,9 +9,14 @@ import openai
 import pytest
 
 from tokenspeed_core.testing.scripted_options import RowFault
+from tokenspeed_hookspecs import Plugin
 
 CHAT = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOLS = [
+    {"type": "function", "function": {"name": "add", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now", "description": "the time"}},
+]
 
 
 def _chat(site: Any, **wishes: Any) -> Any:
@@ -117,7 +122,7 @@ def test_without_a_budget_the_context_is_the_limit(start: Any) -> None:
     ("wish", "param"),
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": TOOLS}, "tools"),
         ({"top_logprobs": 2}, "top_logprobs"),
     ],
 )
@@ -134,6 +139,27 @@ def test_free_text_needs_no_plugin(site: Any) -> None:
     assert answer.choices[0].finish_reason == "length"
 
 
+class Formed(Plugin):
+    """Takes every form of answer, and leaves the tokens as they are."""
+
+    name = "formed"
+    features = ("json_schema", "structural_tag", "regex")
+
+
+@pytest.fixture
+def formed(start: Any) -> Any:
+    """A server whose engine has such a plugin."""
+    return start(plugins=(Formed,))
+
+
+def _says(site: Any, text: str) -> dict[str, Any]:
+    """Let the next answer be this text; returns the wishes to ask for it with."""
+    for at, byte in enumerate(text.encode()):
+        site.plane.faults.at_token("r", at, fault=RowFault(token=byte))
+    end = {"stop_token_ids": [1000 + len(text.encode())], "request_id": "r"}
+    return {"max_completion_tokens": None, "extra_body": end}
+
+
 @pytest.mark.parametrize(
     ("form", "schema"),
     [
@@ -141,17 +167,112 @@ def test_free_text_needs_no_plugin(site: Any) -> None:
         ({"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}, SCHEMA),
     ],
 )
-def test_a_form_is_a_feature_of_a_plugin(start: Any, form: Any, schema: Any) -> None:
-    """Where an engine announces json_schema, the form goes to it as that feature."""
-    site = start(features=("json_schema",))
-    with pytest.raises(openai.BadRequestError, match="no plugin"):  # this engine only says so
-        _chat(site, response_format=form)
-    assert site.client.sent[-1].features == {"json_schema": schema}
+def test_a_form_is_a_feature_of_a_plugin(formed: Any, form: Any, schema: Any) -> None:
+    """Where an engine has a plugin for it, the form goes to it as the feature json_schema."""
+    _chat(formed, response_format=form)
+    assert formed.client.sent[-1].features == {"json_schema": schema}
 
 
-def test_a_field_of_a_plugin(start: Any) -> None:
+def test_a_field_of_a_plugin(formed: Any) -> None:
     """A field that an engine announces as a feature goes to it by its name."""
-    site = start(features=("regex",))
-    with pytest.raises(openai.BadRequestError, match="no plugin"):  # this engine only says so
-        _chat(site, extra_body={"regex": "a+"})
-    assert site.client.sent[-1].features == {"regex": "a+"}
+    _chat(formed, extra_body={"regex": "a+"})
+    assert formed.client.sent[-1].features == {"regex": "a+"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_named_tool_is_called(formed: Any, stream: bool) -> None:
+    """The answer of a named tool is its arguments, held to its schema."""
+    choice = {"type": "function", "function": {"name": "add"}}
+    wishes = _says(formed, '{"a": 5}')
+    (called, reason) = _called(
+        _chat(formed, tools=TOOLS, tool_choice=choice, stream=stream, **wishes)
+    )
+    assert (called, reason) == ([("add", '{"a": 5}')], "tool_calls")
+    assert formed.client.sent[-1].features == {"json_schema": SCHEMA}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_tool_is_called(formed: Any, stream: bool) -> None:
+    """A required choice is a list of calls."""
+    said = '[{"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}]'
+    wishes = _says(formed, said)
+    called, reason = _called(
+        _chat(formed, tools=TOOLS, tool_choice="required", stream=stream, **wishes)
+    )
+    assert (called, reason) == ([("add", '{"a":1}'), ("now", "{}")], "tool_calls")
+    schema = formed.client.sent[-1].features["json_schema"]
+    names = [each["properties"]["name"]["const"] for each in schema["items"]["anyOf"]]
+    assert (schema["type"], names) == ("array", ["add", "now"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_may_be_called(formed: Any, stream: bool) -> None:
+    """With a free choice, text and calls between marks are told apart."""
+    said = 'Let <me> see. <tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
+    answer = _chat(formed, tools=TOOLS, stream=stream, **_says(formed, said))
+    events = list(answer) if stream else answer
+    assert _called(events) == ([("add", '{"a":2}')], "tool_calls")
+    assert _text(events) == "Let <me> see. "
+    tag = formed.client.sent[-1].features["structural_tag"]
+    assert tag["triggers"] == ["<tool_call>"]
+
+
+def test_a_tool_need_not_be_called(formed: Any) -> None:
+    """An answer without a call is text, and ends as text does; so is a mark without a call."""
+    for said in ("No. <tool", "Use <tool_call>x</tool_call> for that"):
+        answer = _chat(formed, tools=TOOLS, **_says(formed, said))
+        assert (_text(answer), answer.choices[0].finish_reason) == (said, "stop")
+
+
+def test_tools_that_are_not_wanted(site: Any) -> None:
+    """With the choice none, tools need no plugin and calls are not looked for."""
+    answer = _chat(site, tools=TOOLS, tool_choice="none")
+    assert (answer.choices[0].message.tool_calls, answer.choices[0].finish_reason) == (
+        None,
+        "length",
+    )
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
+        {"tool_choice": "required"},
+    ],
+)
+def test_a_tool_that_is_not_there(formed: Any, wish: dict[str, Any]) -> None:
+    """A choice must be among the tools."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        _chat(formed, **wish)
+    assert refused.value.param == "tool_choice"
+
+
+def test_one_form_at_a_time(formed: Any) -> None:
+    """An answer cannot be shaped by a form and by tools at once."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        _chat(formed, tools=TOOLS, response_format={"type": "json_object"})
+    assert refused.value.param == "response_format"
+
+
+def _text(answer: Any) -> str:
+    """The text of an answer or of its events."""
+    if not isinstance(answer, list):
+        return answer.choices[0].message.content or ""
+    return "".join(event.choices[0].delta.content or "" for event in answer)
+
+
+def _called(answer: Any) -> tuple[list[tuple[str, str]], str | None]:
+    """The calls of an answer or of its events, and why it ended."""
+    if hasattr(answer, "choices"):
+        calls = answer.choices[0].message.tool_calls
+        found = [(call.function.name, call.function.arguments) for call in calls]
+        return found, answer.choices[0].finish_reason
+    names: dict[int, str] = {}
+    arguments: dict[int, str] = {}
+    reason = None
+    for choice in (event.choices[0] for event in answer):
+        reason = choice.finish_reason
+        for call in choice.delta.tool_calls or ():
+            names[call.index] = call.function.name or names[call.index]
+            arguments[call.index] = arguments.get(call.index, "") + call.function.arguments
+    return [(names[index], arguments[index]) for index in names], reason

@@ -19,6 +19,8 @@ from tokenspeed_openai.generation import Answer, Answering, Head, Wanted
 from tokenspeed_openai.requests import ChatRequest
 from tokenspeed_openai.responses import (
     AnswerMessage,
+    Call,
+    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
@@ -29,10 +31,9 @@ from tokenspeed_openai.responses import (
 )
 from tokenspeed_openai.sampling import check_budget, check_prompts, sampling_of
 from tokenspeed_openai.scores import ChatScores
-from tokenspeed_openai.texts import Texts
+from tokenspeed_openai.tools import JSON_FEATURE, CallReader, tool_use
 
 ANY_OBJECT: Mapping[str, object] = {"type": "object"}
-JSON_FEATURE = "json_schema"
 
 
 @frozen
@@ -49,10 +50,15 @@ class ChatApi:
         body, extras = decode(content, ChatRequest, features=limits.features)
         deployment.check_model(body.model)
         deployment.check_alive()
-        features = {**extras, **_form_features(body, limits)}
+        if body.tool_choice == "none":
+            body.tools = None
+        tools = tool_use(body, limits.features)
+        features = {**extras, **_form_features(body, limits), **(tools.features if tools else {})}
         wanted = await self._wanted(body, features)
         answering = Answering.begin(deployment, wanted, prefix="chatcmpl")
-        shape = ChatShape(body, wanted, head=answering.head, texts=deployment.texts)
+        scores = ChatScores(deployment.texts, body.top_logprobs or 0) if body.logprobs else None
+        readers = [tools.make_reader() for _ in range(wanted.width)] if tools else []
+        shape = ChatShape(wanted, answering.head, scores=scores, readers=readers)
         return await answering.answer(request, shape)
 
     async def _wanted(self, body: ChatRequest, features: Mapping[str, object]) -> Wanted:
@@ -73,12 +79,20 @@ class ChatApi:
 class ChatShape:
     """The answers to one conversation, as OpenAI writes them."""
 
-    def __init__(self, body: ChatRequest, wanted: Wanted, *, head: Head, texts: Texts) -> None:
-        self._body = body
+    def __init__(
+        self,
+        wanted: Wanted,
+        head: Head,
+        *,
+        scores: ChatScores | None,
+        readers: Sequence[CallReader],
+    ) -> None:
         self._wanted = wanted
         self._head = head
-        self._scores = ChatScores(texts, body.top_logprobs or 0) if body.logprobs else None
-        options = body.stream_options
+        self._scores = scores
+        self._readers = readers
+        self._has_called = [False] * wanted.width
+        options = wanted.body.stream_options
         # A client that asked for usage is told in each event that it is still to come.
         self._no_usage = None if options is not None and options.include_usage else UNSET
 
@@ -95,13 +109,24 @@ class ChatShape:
         part = ChunkChoice(
             index=piece.index, delta=Delta(content=piece.text), finish_reason=piece.finish
         )
+        if self._readers:
+            self._find_calls(part, piece)
         if self._scores is not None:
             part.logprobs = self._scores.add(piece.chunk)
         if piece.finish is not None:
             part.stop_reason = piece.stop_reason
-        if self._body.return_token_ids:
+        if self._wanted.body.return_token_ids:
             part.token_ids = piece.chunk.token_ids
         return part
+
+    def _find_calls(self, part: ChunkChoice, piece: Piece) -> None:
+        index = piece.index
+        reader = self._readers[index]
+        text, calls = reader.push(piece.text, is_last=piece.finish is not None)
+        part.delta = Delta(content=text or None, tool_calls=calls or None)
+        self._has_called[index] |= bool(calls)
+        if self._has_called[index] and piece.finish == "stop":
+            part.finish_reason = "tool_calls"
 
     def event(self, parts: Sequence[ChunkChoice], usage: Usage | None) -> ChatChunk:
         """An event of the stream."""
@@ -115,7 +140,7 @@ class ChatShape:
         whole = ChatCompletion(
             choices=[_joined(found) for found in choices], usage=usage, **self._head
         )
-        if self._body.return_token_ids:
+        if self._wanted.body.return_token_ids:
             whole.prompt_token_ids = list(self._wanted.prompts[0].token_ids)
         return whole
 
@@ -123,9 +148,12 @@ class ChatShape:
 def _joined(parts: Sequence[ChunkChoice]) -> ChatChoice:
     last = parts[-1]
     text = "".join(part.delta.content or "" for part in parts)
+    message = AnswerMessage(content=text)
+    if calls := _joined_calls(parts):
+        message = AnswerMessage(content=text or None, tool_calls=calls)
     choice = ChatChoice(
         index=last.index,
-        message=AnswerMessage(content=text),
+        message=message,
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason or None,
     )
@@ -137,6 +165,16 @@ def _joined(parts: Sequence[ChunkChoice]) -> ChatChoice:
     return choice
 
 
+def _joined_calls(parts: Sequence[ChunkChoice]) -> list[Call]:
+    calls: list[Call] = []
+    for delta in (delta for part in parts for delta in part.delta.tool_calls or ()):
+        if delta.id is not None:
+            function = CalledFunction(name=delta.function.name, arguments="")
+            calls.append(Call(id=delta.id, function=function))
+        calls[delta.index].function.arguments += delta.function.arguments
+    return calls
+
+
 def _logprobs(body: ChatRequest) -> LogprobOptions | None:
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
@@ -145,11 +183,11 @@ def _logprobs(body: ChatRequest) -> LogprobOptions | None:
 
 def _form_features(body: ChatRequest, limits: Limits) -> dict[str, object]:
     """What an answer's form asks of a plugin; refused where none is there."""
-    if body.tools and body.tool_choice != "none":
-        raise invalid("tools are not supported: the model's calls would not be told apart", "tools")
     wanted = body.response_format
     if wanted is None or wanted.type == "text":
         return {}
+    if body.tools:
+        raise invalid("response_format and tools cannot both shape an answer", "response_format")
     if JSON_FEATURE not in limits.features:
         raise invalid(
             f"response_format {wanted.type!r} needs a plugin that constrains the output, and this "

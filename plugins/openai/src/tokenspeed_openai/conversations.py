@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tokenspeed_openai.requests import ChatMessage, ToolCall
+from tokenspeed_openai.requests import ChatMessage, Tool, ToolCall
 from tokenspeed_openai.texts import Prompt, Texts
 
 
@@ -25,6 +25,10 @@ class Conversation(Protocol):
         """Whether the model is to answer; it is, unless this says no."""
 
     @property
+    def tools(self) -> Sequence[Tool] | None:
+        """What the model may call."""
+
+    @property
     def chat_template_kwargs(self) -> dict[str, Any] | None:
         """Variables of the template."""
 
@@ -34,8 +38,19 @@ async def conversation_prompt(body: Conversation, texts: Texts) -> Prompt:
     return await texts.encode_chat(
         [_message(each) for each in body.messages or ()],
         add_generation_prompt=body.add_generation_prompt is not False,
-        variables=body.chat_template_kwargs,
+        variables={"tools": _tools(body), **(body.chat_template_kwargs or {})},
     )
+
+
+def _tools(body: Conversation) -> list[Any] | None:
+    """The tools as the template describes them to the model."""
+    if not body.tools:
+        return None
+    functions = [msgspec.structs.asdict(tool.function) for tool in body.tools]
+    return [
+        {"type": "function", "function": {k: v for k, v in each.items() if v is not None}}
+        for each in functions
+    ]
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:

@@ -114,6 +114,22 @@ class ChatMessage(Struct, kw_only=True):
     tool_call_id: str | None = None
 
 
+class ToolFunction(Struct, kw_only=True):
+    """A function that the model may call; `parameters` is the schema of its arguments."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, kw_only=True):
+    """A tool; the only kind is a function."""
+
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
 class JsonSchema(Struct, kw_only=True):
     """A named schema an answer must follow."""
 
@@ -139,8 +155,8 @@ class ChatRequest(Generation, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -152,6 +168,7 @@ class TokenizeRequest(Struct, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
+    tools: list[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from tokenspeed_openai.errors import ErrorDetail
 
-FinishWord = Literal["stop", "length", "abort"]
+FinishWord = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class PromptDetails(Struct):
@@ -80,12 +80,37 @@ class ChatLogprobs(Struct, kw_only=True):
     refusal: None = None
 
 
-class AnswerMessage(Struct, kw_only=True):
-    """What the model said."""
+class CalledFunction(Struct, kw_only=True, omit_defaults=True):
+    """A function with its arguments as JSON text, or more of that text."""
 
-    content: str
+    name: str | None = None
+    arguments: str
+
+
+class CallDelta(Struct, kw_only=True, omit_defaults=True):
+    """A call of a tool, or more of the one with this index."""
+
+    index: int
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class Call(Struct, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class AnswerMessage(Struct, kw_only=True):
+    """What the model said; calls of tools may be all of it."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -116,6 +141,7 @@ class Delta(Struct, kw_only=True, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChunkChoice(Struct, kw_only=True):
