@@ -40,7 +40,7 @@ def run(*, events: bool, window: int | None, retraction: dict[str, int]) -> Engi
 
 def test_all_three_together_are_refused() -> None:
     """The message says which two may be had."""
-    with pytest.raises(ConfigError, match="set scheduler[.]snapshot_pages to 1"):
+    with pytest.raises(ConfigError, match="cannot record cache events of sliding windows"):
         run(events=True, window=24, retraction=RETRACTION)
 
 

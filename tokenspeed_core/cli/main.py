@@ -47,6 +47,7 @@ COMMANDS = {
     "check": Command("tokenspeed_core.cli.check", "hold plugins to the contract"),
     "trace": Command("tokenspeed_core.cli.trace", "complete prompts, and write their rounds"),
     "replay": Command("tokenspeed_core.cli.replay", "run a recorded engine again"),
+    "simulate": Command("tokenspeed_core.cli.simulate", "run seeds, with faults, without a model"),
     "bench": Command("tokenspeed_core.cli.bench", "run the benchmarks of a checkout"),
     "top": Command("tokenspeed_core.cli.top", "watch a running server"),
     "pause": Command(OPERATE, "let no request run in a running server", "pause"),

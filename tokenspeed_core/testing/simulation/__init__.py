@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The real loop and the real scheduler on ranks that run one at a time, from a seed, with faults."""
+"""The real loop and scheduler on ranks that run one at a time, from a seed, with faults."""

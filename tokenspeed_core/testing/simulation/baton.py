@@ -31,6 +31,7 @@ class Baton:
     rng: random.Random
     queues: dict[tuple[int, int], deque[bytes]] = field(init=False)
     ended: dict[int, str] = field(factory=dict, init=False)
+    listeners: dict[int, Callable[[str], None]] = field(factory=dict, init=False)
     _turns: list[threading.Semaphore] = field(init=False)
     _waiting: dict[int, int] = field(factory=dict, init=False)
     _active: set[int] = field(factory=set, init=False)
@@ -72,6 +73,9 @@ class Baton:
         result = _attempt(act)
         if result[1] is not None:
             self.ended.setdefault(rank, f"{type(result[1]).__name__}: {result[1]}")
+            for other, hear in self.listeners.items():
+                if other != rank:
+                    hear(f"rank {rank} ended: {self.ended[rank]}")
         self._active.discard(rank)
         self._pass_on()
         return result

@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.parts import LoopParts
 from tokenspeed_hookspecs import CacheAcknowledgment
 
@@ -38,7 +39,7 @@ HARMS = {
     "acknowledgment late": Harm.NONE,
     "acknowledgment lost": Harm.STANDSTILL,
     "acknowledgment doubled": Harm.END,
-    "result short": Harm.END,
+    "result short": Harm.EITHER,
     "participant raises": Harm.END,
     "observer raises": Harm.NONE,
     "stage raises": Harm.END,
@@ -86,7 +87,13 @@ class Saboteur:
 
     faults: Sequence[Fault]
     fired: list[Fault] = field(factory=list)
+    gone: str = ""  # why another rank ended; the device answers nothing from then on
     _counts: dict[str, int] = field(factory=dict)
+
+    def arm(self, faults: Sequence[Fault]) -> None:
+        """Begin to count calls, for these faults."""
+        self.faults = faults
+        self._counts.clear()
 
     def strikes(self, kind: str) -> bool:
         """Count a call that faults of this kind may come with."""
@@ -101,6 +108,14 @@ class Saboteur:
         """PlantedError if a fault of this kind comes now."""
         if self.strikes(kind):
             raise PlantedError(kind)
+
+    def hear(self, reason: str) -> None:
+        """Another rank has ended."""
+        self.gone = self.gone or reason
+
+    def _must_live(self) -> None:
+        if self.gone:
+            raise EngineError(self.gone)
 
     def stand_between(self, parts: LoopParts) -> None:
         """Put the faults of device, clients and clock into a loop's ports."""
@@ -119,6 +134,7 @@ class Saboteur:
         late: list[tuple[int, CacheAcknowledgment]] = []
 
         def poll() -> list[CacheAcknowledgment]:
+            self._must_live()
             self.may_raise("poll raises")
             done = list(plane.poll_cache_operations())
             if not done:
@@ -135,6 +151,7 @@ class Saboteur:
             return done + [each for rounds, each in waiting if rounds <= 0]
 
         def complete(pending: Any) -> Any:
+            self._must_live()
             self.may_raise("complete raises")
             result = plane.complete(pending)
             if self.strikes("result short"):
@@ -151,6 +168,8 @@ class Saboteur:
 
     def _raising(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
+            if name not in {"receive", "send"}:
+                self._must_live()
             self.may_raise(f"{name} raises")
             return call(*arguments)
 

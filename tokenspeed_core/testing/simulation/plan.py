@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a seed stands for: ranks, settings, requests, operations and faults. Printed when it fails."""
+"""What a seed stands for: ranks, settings, requests, operations, faults; printed when it fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import field, frozen
 
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.testing.messages import request, telling_tokens
@@ -66,6 +66,9 @@ class Arrival:
         if ends < budget:
             return [*telling_tokens(ends), END_TOKEN]
         return telling_tokens(budget)
+
+
+SHOWN = ("replica", "round", "abort_round", "told", "polls", "ends_at", "nan_at")
 
 
 @frozen
@@ -130,9 +133,8 @@ class Plan:
             f"  scheduler {dict(self.scheduler)}",
         ]
         for each in self.arrivals:
-            facts = asdict(each, filter=lambda field, value: value not in {None, 0, False}
-                           if not isinstance(value, AddRequest) else False)  # fmt: skip
             length, sampling = len(each.message.prompt_ids), each.message.sampling
+            facts = {name: getattr(each, name) for name in SHOWN if getattr(each, name)}
             lines.append(
                 f"  {each.message.request_id}: prompt {length}, budget {sampling.max_new_tokens}, "
                 f"{facts}"

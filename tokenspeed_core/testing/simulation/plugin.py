@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plugin of a simulated rank: it holds and ends requests, watches cache events, and may fail."""
+"""A simulated rank's plugin: it holds and ends requests, watches cache events, and may fail."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from tokenspeed_core.loop.controls import State
 from tokenspeed_core.ranks.mesh import ranks_of
 from tokenspeed_core.ranks.single import SingleRank
 from tokenspeed_core.testing.engine import EngineFixture, EngineSetup
+from tokenspeed_core.testing.messages import request
 from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.scripted_options import RowFault
 from tokenspeed_core.testing.simulation.baton import Baton, BatonMesh
@@ -24,6 +25,7 @@ from tokenspeed_hookspecs import AbortRequests, ControlRequest, Message
 
 STEP_S, JUMP_S = 0.001, 3600.0
 PLACEHOLDER = -7  # what a pipeline stage samples that is not the last one
+SETTLING_ROUNDS = 10
 MOST_ROUNDS, PATIENT_ROUNDS = 3000, 300
 WAKE_EVERY = 8
 
@@ -58,7 +60,7 @@ class World:
         self.saboteurs = [Saboteur(()) for _ in range(size)]
         self._must([partial(self._built, rank) for rank in range(size)])
         for rank, saboteur in enumerate(self.saboteurs):
-            saboteur.faults = [fault for fault in self.plan.faults if fault.rank == rank]
+            saboteur.arm([fault for fault in self.plan.faults if fault.rank == rank])
         for engine in self.engines:
             self._plant_rows(engine)
 
@@ -112,8 +114,10 @@ class World:
         return True
 
     def settle(self) -> None:
-        """After an error: whoever still lives must end in its next round."""
-        for _ in range(2):
+        """After an error: whoever still lives must end, at the latest when it has work."""
+        for number in range(SETTLING_ROUNDS):
+            if number == 1:
+                self._put_everywhere(request("one more", 3, budget=3))
             living = [rank for rank in range(len(self.engines)) if rank not in self.errors]
             if not living:
                 return
@@ -169,6 +173,7 @@ class World:
         plugin = engine.rank.plugins[0].instance
         assert isinstance(plugin, Simulated), "the plan's plugin comes first"
         plugin.saboteur = saboteur
+        self._baton.listeners[rank] = saboteur.hear
 
     def _plant_rows(self, engine: EngineFixture) -> None:
         for arrival in self.plan.arrivals:

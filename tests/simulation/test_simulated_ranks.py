@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Plans of one to four ranks with faults: what must hold holds, and a failing plan gets small."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from attrs import evolve
+
+from tokenspeed_core.cli.main import main
+from tokenspeed_core.testing.simulation.faults import HARMS, Fault, Harm
+from tokenspeed_core.testing.simulation.plan import Plan
+from tokenspeed_core.testing.simulation.run import (
+    SimulationError,
+    compare,
+    plain,
+    shrink,
+    simulate,
+    sweep,
+)
+
+BATCHES, SEEDS_A_BATCH = 4, 15
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_what_must_hold_holds(batch: int) -> None:
+    """Whatever comes and breaks, requests end once, mirrors agree, and nothing is left over."""
+    for seed in range(batch * SEEDS_A_BATCH, (batch + 1) * SEEDS_A_BATCH):
+        simulate(Plan.of(seed))
+
+
+@pytest.mark.parametrize("seed", [4, 8, 26])
+def test_a_seed_is_one_run(seed: int) -> None:
+    """The same plan gives the same rounds, tokens and faults again."""
+    assert simulate(Plan.of(seed)) == simulate(Plan.of(seed))
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_answers_do_not_depend_on_how_it_runs(seed: int) -> None:
+    """Depth, ranks, pool and recorded events change no request's answer."""
+    assert compare(Plan.of(seed)) == []
+
+
+@pytest.mark.parametrize("kind", ["complete raises", "stage raises", "observer raises"])
+def test_any_call_may_fail(kind: str) -> None:
+    """Each of the first calls of a kind fails in a run of its own, and each is borne."""
+    assert sweep(plain(Plan.of(4)), kind, most=12) == 12
+
+
+@pytest.mark.parametrize("kind", sorted(HARMS))
+def test_each_fault_does_what_it_says(kind: str) -> None:
+    """A fault on the first of two ranks fires, and what comes of it is what was said."""
+    plan = next(
+        evolve(plan, faults=[Fault(kind, 0, 2)])
+        for plan in (plain(Plan.of(seed)) for seed in range(1000))
+        if plan.topology.tp == 2 and plan.scheduler.get("snapshot_pages") and plan.is_watched
+        if any(arrival.polls for arrival in plan.arrivals)
+    )
+    outcome = simulate(plan)
+    assert [fault.kind for fault in outcome.faults] == [kind]
+    assert bool(outcome.failure) or HARMS[kind] is not Harm.END
+
+
+def test_a_failing_plan_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a plan's requests only those are left that the failure needs."""
+    monkeypatch.setitem(HARMS, "participant raises", Harm.NONE)  # a judge that is wrong
+    plan = evolve(Plan.of(2), faults=[Fault("participant raises", 0, 3)])
+    with pytest.raises(SimulationError, match="ended without a fault that ends"):
+        simulate(plan)
+    small = shrink(plan)
+    assert len(small.arrivals) == 1
+    assert small.operations == []
+
+
+def test_a_plan_can_be_read() -> None:
+    """The printed plan names ranks, settings, requests and faults."""
+    text = str(evolve(Plan.of(8), faults=[Fault("poll raises", 0, 3)]))
+    assert "seed 8: Topology(" in text
+    assert "r0: prompt" in text
+    assert "fault: poll raises on rank 0, call 3 (end)" in text
+
+
+def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` has the totals and no failure."""
+    assert main(["simulate", "--seeds", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seeds"], found["failures"]) == (3, {})
+    assert found["tokens"] > 0
+
+
+def test_the_command_shows_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--show SEED` prints it and runs nothing."""
+    assert main(["simulate", "--show", "7"]) == 0
+    assert capsys.readouterr().out.startswith("seed 7: ")
