@@ -27,5 +27,5 @@ def engine_info(rank: Rank, *, index: int) -> EngineInfo:
         version=f"{DISTRIBUTION}-{version(DISTRIBUTION)}",
         max_num_seqs=config.scheduler.max_batch_size,
         features=tuple(sorted(features)),
-        details={"plugins": [member.name for member in rank.plugins]},
+        details={"plugins": [member.name for member in rank.plugins], **rank.announced()},
     )

@@ -110,7 +110,7 @@ def pack_ready(info: EngineInfo, sizes: ParallelSizes) -> bytes:
         "instance_id": "",
         "kv_cache_size_tokens": info.num_pages * info.page_size,
         "kv_cache_max_concurrency": None,
-        "kv_events_config": None,
+        "kv_events_config": info.details.get("kv_events"),
         **{name: getattr(sizes, name) for name in SIZES},
         "model": info.model,
         "vocab_size": info.vocab_size,

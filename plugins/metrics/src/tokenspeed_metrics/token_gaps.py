@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from tokenspeed_hookspecs import CommittedForward
 from tokenspeed_metrics.series import Histogram
 
+MOST_AHEAD = 8  # forwards that may be in flight when a request ends
 MOST_GROUPS = 256  # what is left of requests that ended while no forward of theirs ran is dropped
 
 
@@ -24,11 +25,14 @@ class TokenGaps:
         self._last_rows: list[int] = []
         self._last_at = 0.0
         self._groups: dict[float, set[int]] = {}
+        self._late: dict[int, int] = {}
 
     def take(self, forward: CommittedForward, now: float) -> None:
         """Take the rows of a committed forward; a gap with several new tokens counts as so many
         equal ones."""
         by_count = _rows_by_tokens(forward)
+        if self._late:
+            by_count = self._without_late(by_count)
         rows = by_count.get(1, [])
         if rows == self._last_rows and len(by_count) == 1 and self._last_at in self._groups:
             self._histogram.observe(now - self._last_at, len(rows))
@@ -58,10 +62,18 @@ class TokenGaps:
             if not group:
                 del self._groups[at]
 
+    def _without_late(self, by_count: Mapping[int, list[int]]) -> dict[int, list[int]]:
+        """The rows but those of requests that had ended: a forward ahead may still have run them,
+        and what they made is nobody's."""
+        late = set(self._late)
+        self._late = {row: left - 1 for row, left in self._late.items() if left}
+        return {count: [row for row in rows if row not in late] for count, rows in by_count.items()}
+
     def _forget(self, forward: CommittedForward) -> None:
         batch, ended = forward.batch, set(forward.ended)
         rows = zip(batch.request_ids, batch.incarnations, strict=True)
         gone = {incarnation for request_id, incarnation in rows if request_id in ended}
+        self._late.update(dict.fromkeys(gone, MOST_AHEAD))
         for group in self._groups.values():
             group.difference_update(gone)
 

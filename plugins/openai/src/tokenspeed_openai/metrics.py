@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import define, frozen
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics import exposition as open_metrics
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +23,8 @@ from tokenspeed_openai.errors import ApiError
 from tokenspeed_openai.streams import until_gone
 
 OPERATION = "metrics"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS = "application/openmetrics-text"
 PATIENCE_S = 10.0  # an engine that loads weights answers afterwards
 
 
@@ -65,5 +67,12 @@ class MetricsApi:
                 raise ApiError(404, text)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Collected(replies))
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), media_type=content_type)
+        return _written(registry, request.headers.get("accept", ""))
+
+
+def _written(registry: CollectorRegistry, accept: str) -> Response:
+    """The library's own choice of an encoder would change the colons of the names."""
+    if OPEN_METRICS not in accept:
+        return Response(generate_latest(registry), media_type=TEXT)
+    page: bytes = open_metrics.generate_latest(registry, escaping=open_metrics.ALLOWUTF8)
+    return Response(page, media_type=f"{OPEN_METRICS}; version=1.0.0; charset=utf-8")
