@@ -117,8 +117,8 @@ def test_the_default_model_knows_the_capital_of_france(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_make_run_answers_in_english(run: Run) -> None:
-    """What `make run` asks is answered."""
+def test_a_question_is_answered_in_english(run: Run) -> None:
+    """A chat with the default model stays with its question."""
     question = "Explain in two sentences why the sky is blue."
     ran = run("generate", "--chat", question, "--max-tokens", "48", "--json")
     assert "sky" in _rows(ran.out)[0]["text"]

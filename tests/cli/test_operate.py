@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from attrs import define, field
 
+from tokenspeed_core.cli.running_server import RunningServer
+from tokenspeed_core.cli.top import watch
+
 Run = Callable[..., Any]
 
 
@@ -234,3 +237,18 @@ def test_top_is_a_table_for_people(run: Run, server: ScriptedServer) -> None:
     server.answer = replies([True, ""], values=DESCRIBED)
     ran = run("top", "--once", "--url", server.url)
     assert "25% (8/32)" in ran.out
+
+
+def test_speed_is_counted_between_two_looks(server: ScriptedServer) -> None:
+    """Tokens a second need an earlier count; an engine that started anew has drawn none since."""
+    looks = watch(RunningServer(server.url), interval_s=0.0)
+    counts = (10, 50, 3)
+    speeds = []
+    for count in counts:
+        counted = {**DESCRIBED, "counters": {"completion_tokens": count}}
+        server.answer = replies([True, ""], values=counted)
+        speeds.append(next(looks)[0].tokens_per_s)
+    assert speeds[0] is None
+    assert speeds[1] is not None
+    assert speeds[1] > 0
+    assert speeds[2] == 0.0
