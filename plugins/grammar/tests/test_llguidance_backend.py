@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from tokenspeed_core.testing.small_tokenizer import small_tokenizer
-from tokenspeed_grammar.backend import BackendSettings, GrammarError, Matcher, Vocabulary
+from tokenspeed_grammar.backend import (
+    BackendSettings,
+    GrammarError,
+    Matcher,
+    Vocabulary,
+    Whitespace,
+)
 from tokenspeed_grammar.llguidance_backend import LLGuidanceBackend
 
 GBNF = 'root ::= "yes" | "no"'
@@ -71,12 +77,16 @@ def test_a_bad_source_is_refused_with_its_reason(backend: LLGuidanceBackend, cas
     assert len(str(raised.value)) <= 600
 
 
-def test_whitespace_can_be_forbidden(vocabulary: Vocabulary) -> None:
-    """Without `any_whitespace` JSON is written without any."""
-    compact = LLGuidanceBackend(vocabulary, BackendSettings(any_whitespace=False))
-    compiled = compact.compile("json", '{"type": "array"}')
-    assert follows(compact, compiled.matcher(), "[1,2]")
-    assert not follows(compact, compiled.matcher(), "[1, 2]")
+SPACED = ["[1,2]", "[1, 2]", "[\n    1,\n    2\n]", "[\n\n\n1]", "[" + " " * 40 + "1]"]
+
+
+@pytest.mark.parametrize(("whitespace", "allowed"), [("none", 1), ("some", 3), ("any", 5)])
+def test_whitespace_is_bounded(vocabulary: Vocabulary, whitespace: str, allowed: int) -> None:
+    """None at all, that of usual JSON, or any: so many of the texts may be said."""
+    backend = LLGuidanceBackend(vocabulary, BackendSettings(Whitespace(whitespace)))
+    compiled = backend.compile("json", '{"type": "array"}')
+    said = [follows(backend, compiled.matcher(), text) for text in SPACED]
+    assert said == [True] * allowed + [False] * (5 - allowed)
 
 
 def test_end_tokens_follow_where_a_text_can_end(backend: LLGuidanceBackend) -> None:

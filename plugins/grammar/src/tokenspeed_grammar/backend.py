@@ -8,6 +8,7 @@ A backend is a class in the entry point group `tokenspeed.grammar.backends`, mad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from importlib.metadata import entry_points
 from typing import Protocol
 
@@ -44,11 +45,22 @@ class Vocabulary:
         return (self.mask_bits + 31) // 32
 
 
+class Whitespace(Enum):
+    """What may stand between the tokens of JSON.
+
+    A model that may write any amount of it sometimes writes nothing else, up to its budget.
+    """
+
+    NONE = "none"
+    SOME = "some"  # a space, a new line and its indentation
+    ANY = "any"
+
+
 @frozen
 class BackendSettings:
-    """`any_whitespace` allows it between JSON tokens; `threads` share the masks of a batch."""
+    """`threads` share the masks of a batch."""
 
-    any_whitespace: bool = True
+    whitespace: Whitespace = Whitespace.SOME
     threads: int = 1
 
 

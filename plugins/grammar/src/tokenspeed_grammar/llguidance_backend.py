@@ -22,6 +22,7 @@ from tokenspeed_grammar.backend import (
     Mask,
     Matcher,
     Vocabulary,
+    Whitespace,
 )
 from tokenspeed_grammar.limits import check_multiples
 from tokenspeed_grammar.structural_tags import TagWriter, as_lark, pattern_in_lark
@@ -31,6 +32,11 @@ LONGEST_REASON = 600
 BASE_BYTES = 64 * 1024
 BYTES_PER_CHARACTER = 40
 FEW_MATCHERS = 4
+JSON_OPTIONS: dict[Whitespace, dict[str, Any]] = {
+    Whitespace.NONE: {"whitespace_flexible": False},
+    Whitespace.SOME: {"whitespace_pattern": r"[ ]?(\r?\n[ \t]{0,32})?"},
+    Whitespace.ANY: {"whitespace_flexible": True},
+}
 # What one mask may cost at most, about 5 ms; the library's own limits let one take 80 ms, for which
 # every other request would wait. A request whose grammar needs more ends with an error.
 LIMITS: dict[str, Any] = {
@@ -83,7 +89,7 @@ class LLGuidanceBackend:
         try:
             if kind == "json":
                 source = _object_schema(source)
-                options: Any = {"whitespace_flexible": self._settings.any_whitespace}
+                options: Any = JSON_OPTIONS[self._settings.whitespace]
                 return llguidance.LLMatcher.grammar_from_json_schema(source, defaults=options)
             if kind == "regex":
                 lark = f"start: {pattern_in_lark(source)}"

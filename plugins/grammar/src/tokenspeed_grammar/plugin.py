@@ -52,7 +52,9 @@ class GrammarPlugin(Plugin):
         backend: str = _option("llguidance", "what compiles grammars, an installed backend")
         compile_timeout_s: float = _option(30.0, "how long a compile may take, from its start")
         max_retries: int = _option(2, "timeouts of a grammar after which it is refused for good")
-        any_whitespace: bool = _option(True, "allow any between JSON tokens, else none")
+        whitespace: str = _option(
+            "some", "between JSON tokens: none, some (a line's indentation) or any"
+        )
         cache_limit_mib: int = _option(512, "memory for compiled grammars, about")
         threads: int = _option(0, "threads that compile; 0 is one a core, at most four")
         queue_limit: int = _option(256, "how many requests may wait for their grammars")
@@ -65,9 +67,13 @@ class GrammarPlugin(Plugin):
 
     @hookimpl
     def check_config(self, config: Mapping[str, Any]) -> Sequence[str]:
-        from tokenspeed_grammar.backend import load_backend
+        from tokenspeed_grammar.backend import Whitespace, load_backend
 
         problems = []
+        choices = [each.value for each in Whitespace]
+        if self.options.whitespace not in choices:
+            told = f"expected one of {', '.join(choices)}, got {self.options.whitespace!r}"
+            problems.append(f"grammar.whitespace: {told}")
         if self.engine.tokenizer is None:
             problems.append("grammars need the model's tokenizer, and this engine has none")
         try:
@@ -167,10 +173,10 @@ class GrammarPlugin(Plugin):
 
     @cached_property
     def _backend(self) -> Backend:
-        from tokenspeed_grammar.backend import BackendSettings, load_backend
+        from tokenspeed_grammar.backend import BackendSettings, Whitespace, load_backend
 
         options = self.options
-        settings = BackendSettings(options.any_whitespace, self._num_threads)
+        settings = BackendSettings(Whitespace(options.whitespace), self._num_threads)
         return load_backend(options.backend)(self._vocabulary, settings)
 
     @property
