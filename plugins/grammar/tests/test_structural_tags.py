@@ -43,6 +43,7 @@ def _separated(**more: bool) -> dict[str, Any]:
 FORMATS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "fixed": (_const("ab"), ["ab"], ["a", "abc"]),
     "tag": (_tag("<t>", NUMBER, "</t>"), ["<t>12</t>"], ["<t>x</t>", "<t>1"]),
+    "any JSON": (_tag("<", {"type": "json_schema"}, ">"), ['<{"a": [\n 1]}>'], ["<[\n\n1]>"]),
     "tag with two ends": (_tag("(", TEXT, [")", "]"]), ["(a)", "(a]"], ["(a) b", "(a"]),
     "sequence": (_sequence(_const("a"), NUMBER, _const("!")), ["a12!"], ["a12"]),
     "choice": (

@@ -86,17 +86,17 @@ class LLGuidanceBackend:
     def _grammar(self, kind: str, source: str) -> str:
         if kind != "regex":
             check_multiples(source)
+        options: Any = JSON_OPTIONS[self._settings.whitespace]
         try:
             if kind == "json":
                 source = _object_schema(source)
-                options: Any = JSON_OPTIONS[self._settings.whitespace]
                 return llguidance.LLMatcher.grammar_from_json_schema(source, defaults=options)
             if kind == "regex":
                 lark = f"start: {pattern_in_lark(source)}"
                 return llguidance.LLMatcher.grammar_from_lark(lark)
             if kind == "ebnf":
                 return llguidance.LLMatcher.grammar_from_lark(as_lark(source))
-            return TagWriter(self._special_ids).structural_tag(source)
+            return TagWriter(self._special_ids, options).structural_tag(source)
         except GrammarError:
             raise
         except Exception as error:  # the converters raise what they please for a bad source

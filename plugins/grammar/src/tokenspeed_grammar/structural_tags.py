@@ -55,11 +55,6 @@ class Triggered:
 Piece = Literal | FreeText | Part | Triggered
 
 
-def json_part(schema: object) -> Part:
-    """JSON that follows a schema."""
-    return Part(f"%json {json.dumps(schema)}")
-
-
 def regex_part(pattern: str) -> Part:
     """Text that matches a pattern as a whole."""
     return Part(pattern_in_lark(pattern))
@@ -72,9 +67,11 @@ def pattern_in_lark(pattern: str) -> str:
 
 @define(eq=False)
 class TagWriter:
-    """Writes one grammar; `special_ids` are the texts of tokens that are never plain text."""
+    """Writes one grammar; `special_ids` are the texts of tokens that are never plain text,
+    `json_options` the library's for each schema in it."""
 
     special_ids: Mapping[str, int]
+    json_options: Mapping[str, object] = field(factory=dict)
     _rules: list[str] = field(factory=list, init=False)
     _grammars: list[dict[str, str]] = field(factory=list, init=False)
 
@@ -95,6 +92,11 @@ class TagWriter:
         start = self._row(pieces)
         lark = "\n".join(["%llguidance {}", f"start: {start}", *self._rules])
         return json.dumps({"grammars": [{"name": "tags", "lark_grammar": lark}, *self._grammars]})
+
+    def json_part(self, schema: object) -> Part:
+        """JSON that follows a schema."""
+        own = schema if isinstance(schema, dict) else {"allOf": [schema]}
+        return Part(f"%json {json.dumps({'x-guidance': self.json_options, **own})}")
 
     def ebnf_part(self, lark: str) -> Part:
         """Text that follows a grammar of its own."""
@@ -252,7 +254,7 @@ _FORMATS: Mapping[str, Callable[[TagWriter, Json], list[Piece]]] = {
     "any_text": lambda writer, form: [FreeText()],
     "const_string": lambda writer, form: [Literal((_get(form, "value", kind=str),))],
     "grammar": lambda writer, form: [writer.ebnf_part(as_lark(_get(form, "grammar", kind=str)))],
-    "json_schema": lambda writer, form: [json_part(form.get("json_schema", True))],
+    "json_schema": lambda writer, form: [writer.json_part(form.get("json_schema", True))],
     "optional": lambda writer, form: writer._repeated(form, "?"),
     "or": TagWriter._or,
     "plus": lambda writer, form: writer._repeated(form, "+"),
