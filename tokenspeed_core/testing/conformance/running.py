@@ -60,6 +60,7 @@ class ContractEngine:
         self.watcher = Watcher()
         setup = setup_of(subject, self.watcher, *others, plugin=plugin)
         self.engine = EngineFixture(evolve(setup, plane={**setup.plane, **plane}))
+        self.is_stopped = False
         self.asked: list[str] = []
         self.states: list[weakref.ref[object]] = []
         self._numbers = itertools.count()
@@ -74,6 +75,7 @@ class ContractEngine:
 
     def stop(self) -> None:
         """Stop the rank."""
+        self.is_stopped = True
         self.engine.rank.stop()
 
     def new(self, features: Features = PLAIN, *, budget: int = BUDGET) -> str:

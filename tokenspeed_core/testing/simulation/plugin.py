@@ -24,7 +24,8 @@ from tokenspeed_hookspecs import (
 
 
 class Simulated(Plugin):
-    """Holds a request for as many polls as its feature says; `due` are the ids it ends next."""
+    """Holds a request for as many polls as its feature says; `due` are the ids it ends next,
+    `holding` those it holds."""
 
     name = "simulated"
     features = ("polls",)
@@ -40,6 +41,7 @@ class Simulated(Plugin):
         self.saboteur = Saboteur(())
         self.due: list[str] = []
         self.events: list[str] = []
+        self.holding: dict[str, None] = {}
         self._left: dict[str, int] = {}
 
     @hookimpl
@@ -70,8 +72,11 @@ class Simulated(Plugin):
         """Hold whoever is to be polled."""
         polls = request.features.get("polls", 0)
         assert isinstance(polls, int), f"polls: {polls!r}"
+        if not polls:
+            return Pass()
         self._left[request.request_id] = polls
-        return Hold() if polls else Pass()
+        self.holding[request.request_id] = None
+        return Hold()
 
     def poll(self, held: Sequence[Request]) -> Sequence[int]:
         """Count down."""
@@ -82,11 +87,15 @@ class Simulated(Plugin):
 
     def settle(self, held: Sequence[Request], agreed: Sequence[int]) -> Sequence[Verdict]:
         """Let pass what was polled enough."""
+        for each, code in zip(held, agreed, strict=True):
+            if code:
+                del self.holding[each.request_id]
         return [Pass() if code else Hold() for code in agreed]
 
     def leave(self, request_id: str) -> None:
         """Forget a request."""
         del self._left[request_id]
+        del self.holding[request_id]
 
 
 def _shown(event: object) -> str:

@@ -52,7 +52,6 @@ class World:
     num_rounds: int = 0
     clock: HeldClock = field(factory=HeldClock)
     _baton: Baton = field(init=False)
-    _compared: dict[int, int] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         size = self.plan.topology.world_size
@@ -106,9 +105,18 @@ class World:
         self.num_rounds += 1
         is_late = any(saboteur.strikes("clock jumps") for saboteur in self.saboteurs)
         self.clock.now_s += JUMP_S if is_late else STEP_S
+        were_still = [_stands_still(engine) for engine in self.engines]
+        held = [tuple(self.plugin(rank).holding) for rank in range(len(self.engines))]
+        drained = [engine.loop.controls.drain is not None for engine in self.engines]
         self._note(self._baton.run([engine.round for engine in self.engines]))
         if self.errors:
             return False
+        for engine, was_still in zip(self.engines, were_still, strict=True):
+            if was_still and _stands_still(engine):
+                state = engine.loop.controls.state.value
+                assert engine.loop.last_round.batch is None, f"a forward ran while {state}"
+        for rank, was_draining in enumerate(drained):
+            self._check_cancelled(rank, held=held[rank], was_draining=was_draining)
         for replica in range(self.plan.topology.dp):
             self._compare(replica)
         return True
@@ -217,6 +225,13 @@ class World:
             name = "resume_memory" if controls.released else "resume"
             self.owner(replica).put(ControlRequest(name))
 
+    def _check_cancelled(self, rank: int, *, held: Sequence[str], was_draining: bool) -> None:
+        """A drain that begins ends, in its first round, what stages held before it."""
+        if was_draining or self.engines[rank].loop.controls.drain is None:
+            return
+        left = [name for name in held if name in self.plugin(rank).holding]
+        assert not left, f"a drain began and left {left} held"
+
     # --- what must hold --------------------------------------------------------------------------
 
     def _compare(self, replica: int) -> None:
@@ -267,6 +282,12 @@ FACTS = ("requests", "plans", "cache operations", "released", "cache events", "p
 def expected_of(world: World, arrival: Arrival) -> list[int]:
     """The tokens a request must get if nothing ends it early."""
     return arrival.expected(world.owner(arrival.replica).scheduler.max_request_tokens)
+
+
+def _stands_still(engine: EngineFixture) -> bool:
+    """Whether no forward may run: frozen, without memory, or paused and empty by now."""
+    controls = engine.loop.controls
+    return controls.state is not State.RUNNING and controls.drain is None
 
 
 def _nothing(*arguments: object) -> None:
