@@ -4,6 +4,7 @@ ends, so there are only so many, and none of them keeps the process alive."""
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -16,6 +17,7 @@ from tokenspeed_grammar.keys import GrammarKey
 from tokenspeed_hookspecs import Clock
 
 STOP_WAIT_S = 1.0
+NICENESS = 5
 Compile = Callable[[str, str], CompiledGrammar]
 
 
@@ -74,6 +76,8 @@ class CompilePool:
                 return found
 
     def _work(self) -> None:
+        # Where cores are few, rounds and forwards come first.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (job := self._jobs.get()) is not None:
             # A job that lost its last waiter before it began is nobody's.
             if job.is_wanted():
