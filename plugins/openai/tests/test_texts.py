@@ -111,11 +111,12 @@ class _Slow:
         return ids
 
 
-def test_a_long_prompt_holds_nobody_up(start: Any) -> None:
-    """While a long prompt is tokenised, others are answered from beginning to end."""
+@pytest.mark.parametrize("prompt", ["x" * LONG_TEXT, ["x" * 100] * 99 + ["x" * LONG_TEXT]])
+def test_a_long_prompt_holds_nobody_up(start: Any, prompt: Any) -> None:
+    """While long prompts are tokenised, others are answered from beginning to end."""
     slow = _Slow()
     site = start(tokenizer=slow)
-    body = {"prompt": "x" * LONG_TEXT, "max_tokens": 1}
+    body = {"prompt": prompt, "max_tokens": 1}
     asking = threading.Thread(target=site.post, args=("/v1/completions", body))
     asking.start()
     assert slow.begun.wait(30)

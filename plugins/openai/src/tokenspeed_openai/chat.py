@@ -65,7 +65,7 @@ class ChatApi:
         logprobs = _logprobs(body)
         limits, texts = self.deployment.limits, self.deployment.texts
         prompts = [await conversation_prompt(body, texts)]
-        check_prompts(prompts, limits, choices=body.n or 1, field="messages")
+        check_prompts(prompts, limits, field="messages")
         max_tokens, budget_field = body.max_completion_tokens, "max_completion_tokens"
         if max_tokens is None:  # its older name
             max_tokens, budget_field = body.max_tokens, "max_tokens"

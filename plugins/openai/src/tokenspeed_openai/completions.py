@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import define, frozen
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from tokenspeed_openai.errors import invalid
 from tokenspeed_openai.generation import Answer, Answering, Head, Wanted
 from tokenspeed_openai.requests import CompletionRequest
 from tokenspeed_openai.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
-from tokenspeed_openai.sampling import check_budget, check_prompts, sampling_of
+from tokenspeed_openai.sampling import check_budget, check_count, check_prompts, sampling_of
 from tokenspeed_openai.scores import CompletionScores, joined
 from tokenspeed_openai.texts import Prompt, Texts
 
@@ -46,7 +46,7 @@ class CompletionsApi:
         _refuse_what_is_not_here(body)
         limits, texts = self.deployment.limits, self.deployment.texts
         prompts = await _prompts(body, texts)
-        check_prompts(prompts, limits, choices=body.n or 1, field="prompt")
+        check_prompts(prompts, limits, field="prompt")
         check_budget(prompts, limits, max_tokens=body.max_tokens, field="max_tokens")
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         logprobs = None
@@ -170,18 +170,20 @@ def _refuse_what_is_not_here(body: CompletionRequest) -> None:
 
 async def _prompts(body: CompletionRequest, texts: Texts) -> list[Prompt]:
     """One prompt or several, each as text or as token ids."""
-    given, add_special = body.prompt, body.add_special_tokens is not False
-    if isinstance(given, str):
-        return [await texts.encode(given, add_special=add_special)]
+    given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    words = [entry for entry in given if isinstance(entry, str)]
     ids = [entry for entry in given if isinstance(entry, int)]
     if ids and len(ids) < len(given):
         raise invalid("prompt must not mix token ids with other prompts", "prompt")
     if ids:
         return [await _of_ids(ids, body, texts=texts)]
+    check_count(len(given), choices=body.n or 1, field="prompt")
+    encoded: Iterator[Prompt] = iter(())
+    if words:
+        add_special = body.add_special_tokens is not False
+        encoded = iter(await texts.encode(words, add_special=add_special))
     return [
-        await texts.encode(entry, add_special=add_special)
-        if isinstance(entry, str)
-        else await _of_ids([*entry], body, texts=texts)
+        next(encoded) if isinstance(entry, str) else await _of_ids(entry, body, texts=texts)
         for entry in given
         if not isinstance(entry, int)
     ]

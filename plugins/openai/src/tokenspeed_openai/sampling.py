@@ -53,16 +53,20 @@ def seed_of(body: Generation, choice: int) -> int | None:
     return (body.seed + choice + SEEDS // 2) % SEEDS - SEEDS // 2
 
 
-def check_prompts(prompts: Sequence[Prompt], limits: Limits, *, choices: int, field: str) -> None:
-    """Refuse what no engine of this deployment can take."""
+def check_count(prompts: int, *, choices: int, field: str) -> None:
+    """Refuse no prompt at all, and more than the engine should be asked at once."""
     if not prompts:
         raise invalid(f"{field} must not be an empty list", field)
-    if len(prompts) * choices > MAX_ENGINE_REQUESTS:
+    if prompts * choices > MAX_ENGINE_REQUESTS:
         raise invalid(
-            f"{len(prompts)} prompts with {choices} choices each are more than the "
+            f"{prompts} prompts with {choices} choices each are more than the "
             f"{MAX_ENGINE_REQUESTS} completions one request may ask for",
             field,
         )
+
+
+def check_prompts(prompts: Sequence[Prompt], limits: Limits, *, field: str) -> None:
+    """Refuse what no engine of this deployment can take."""
     for prompt in prompts:
         length = len(prompt.token_ids)
         if not length:

@@ -48,13 +48,14 @@ class Texts:
         self._tokenizer = tokenizer
         self._long = asyncio.Semaphore(LONG_TEXTS_AT_ONCE)
 
-    async def encode(self, text: str, *, add_special: bool = True, field: str = "prompt") -> Prompt:
-        """A text's tokens."""
-        encode = self._need(field).encode
-        ids = await self._run(
-            lambda: encode(text, add_special=add_special), size=len(text), field=field
+    async def encode(self, texts: Sequence[str], *, add_special: bool = True) -> list[Prompt]:
+        """The tokens of each text."""
+        encode = self._need("prompt").encode
+        return await self._run(
+            lambda: [Prompt(encode(text, add_special=add_special), text) for text in texts],
+            size=sum(map(len, texts)) + len(texts),
+            field="prompt",
         )
-        return Prompt(ids, text)
 
     async def encode_chat(
         self,

@@ -54,7 +54,9 @@ class TokensApi:
             raise invalid("Give either prompt or messages", "prompt")
         if body.prompt is None:
             return await conversation_prompt(body, texts)
-        return await texts.encode(body.prompt, add_special=body.add_special_tokens is not False)
+        add_special = body.add_special_tokens is not False
+        (prompt,) = await texts.encode([body.prompt], add_special=add_special)
+        return prompt
 
 
 def json_response(answer: msgspec.Struct, *, status: int = 200) -> Response:
