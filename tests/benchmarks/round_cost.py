@@ -6,7 +6,8 @@
 `native` is the wheel alone: a plan, its fields read once, an answer a row, one advance. `loop` is
 a whole round over the scripted plane: messages, plan, dispatch, commit, outputs. Both take turns in
 one process, so that the ratio means something on a busy machine; so do rounds with and without an
-idle plugin on every phase, and rounds with and without a backlog.
+idle plugin on every phase, with and without each installed observer, and with and without a
+backlog.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from time import perf_counter_ns
 from typing import Any
 
 import tokenspeed_scheduler as wheel
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
+from tokenspeed_core.composition.discovery import installed
+from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
 from tokenspeed_core.scheduling.native import NativeScheduler
 from tokenspeed_core.testing import ScriptedDataPlane
@@ -43,6 +46,7 @@ from tokenspeed_hookspecs import (
 ROWS = (1, 16, 64, 256, 1024)
 PROMPT, BUDGET, PAGE, TURN = 128, 3900, 64, 20
 BACKLOG, BACKLOG_PROMPT = 1000, 4000
+OBSERVERS = ("metrics", "kv_events")
 OneRound = Callable[[], object]
 
 
@@ -156,7 +160,9 @@ def prompt(index: int, length: int = PROMPT) -> list[int]:
     return [(index * 997 + at) % 99_991 for at in range(length)]
 
 
-def loop_round(rows: int, *, depth: int = 1, idle: int = 0, backlog: int = 0) -> OneRound:
+def loop_round(
+    rows: int, *, depth: int = 1, plugins: Sequence[Chosen] = (), backlog: int = 0
+) -> OneRound:
     """A rank whose rows all decode; returns its round."""
     sampling = SamplingParams(max_new_tokens=BUDGET)
     messages = [AddRequest(f"request-{row:06d}", prompt(row), sampling) for row in range(rows)]
@@ -164,9 +170,10 @@ def loop_round(rows: int, *, depth: int = 1, idle: int = 0, backlog: int = 0) ->
         AddRequest(f"waiting-{at:06d}", prompt(rows + at, BACKLOG_PROMPT), sampling)
         for at in range(backlog)
     ]
+    address = {"kv_events": {"endpoint": f"inproc://round-cost-{rows}"}}
     rank = build_rank(
-        config(rows, depth=depth),
-        [Idle] * idle,
+        evolve(config(rows, depth=depth), tables=address),
+        plugins,
         surroundings=Surroundings(
             frontend=Sink(messages),
             make_data_plane=ScriptedDataPlane,
@@ -263,10 +270,21 @@ def measure(rows: Sequence[int], rounds: int) -> list[Cost]:
         take_turns(
             f"without and with an idle plugin, {count} rows",
             loop_round(count),
-            second=loop_round(count, idle=1),
+            second=loop_round(count, plugins=[Idle]),
             rounds=4 * rounds,
         )
         for count in (1, 64)
+    ]
+    costs += [
+        take_turns(
+            f"without and with {name}, {count} rows",
+            loop_round(count),
+            second=loop_round(count, plugins=[name]),
+            rounds=4 * rounds,
+        )
+        for name in OBSERVERS
+        if name in installed().plugins
+        for count in (64, 256)
     ]
     costs += [
         take_turns(

@@ -21,7 +21,9 @@ from tokenspeed_kv_events.events import Encoder
 from tokenspeed_kv_events.publishers import Batch, Publisher
 from tokenspeed_kv_events.translation import Translation
 
-IDLE_S = 0.1  # between two looks for what readers ask for
+# The thread looks by itself now and then: to be woken for a batch would cost the loop a call into
+# the system, and often its place on the processor.
+IDLE_S = 0.01
 BACK_OFF_S = 0.1
 TOLERATED = 10  # failures in a row
 STOP_S = 1.0
@@ -92,17 +94,17 @@ class Worker:
 
     def run(self, queue: SimpleQueue[Drained | None]) -> None:
         """Publish until None comes, and close the publisher."""
-        has_more = False
         while True:
             try:
-                drained = queue.get(timeout=0 if has_more else IDLE_S)
+                drained = queue.get_nowait()
             except Empty:
-                has_more = self._guarded(self._publisher.attend)
+                if not self._guarded(self._publisher.attend):
+                    sleep(IDLE_S)
                 continue
             if drained is None:
                 break
             self._take(drained)
-            has_more = self._guarded(self._publisher.attend)
+            self._guarded(self._publisher.attend)
         self._publisher.close()
 
     def _take(self, drained: Drained) -> None:
