@@ -358,3 +358,17 @@ def test_a_forward_from_before_an_update_names_the_older_weights() -> None:
     assert stream.finish.weight_version == "a"
     assert engine.loop.controls.weight_version == "b"
     engine.to_idle()
+
+
+@every_depth
+@pytest.mark.parametrize("tiers", [Tiers.DEVICE_ONLY, Tiers.HOST])
+def test_an_update_right_after_the_last_chunk_succeeds(depth: int, tiers: Tiers) -> None:
+    """A client that read its stream's end may ask at once; what the stream left is waited for."""
+    engine = scripted_engine(depth=depth, tiers=tiers)
+    engine.add("r", 40, budget=20)
+    engine.run_to_end("r")
+    update = ControlRequest("update_weights_from_disk", {"model_path": "m"})
+    engine.put(ControlRequest("flush_cache"), update)
+    engine.run_until(lambda: len(engine.received.replies) == 2, max_rounds=20)
+    assert told(engine) == [("flush_cache", True), ("update_weights_from_disk", True)]
+    engine.to_idle()

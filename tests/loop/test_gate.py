@@ -10,10 +10,16 @@ from attrs import evolve, field, frozen
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.controls import Controls
-from tokenspeed_core.loop.gate import Gate
+from tokenspeed_core.loop.gate import SETTLING_ROUNDS, Gate
 from tokenspeed_core.ranks.single import SingleGroup
 from tokenspeed_core.scheduling.native import NativeScheduler
-from tokenspeed_hookspecs import CacheGroup, ControlReply, GatedOperation, SchedulerSettings
+from tokenspeed_hookspecs import (
+    CacheGroup,
+    ControlReply,
+    GatedOperation,
+    SchedulerDriver,
+    SchedulerSettings,
+)
 
 
 class World:
@@ -54,10 +60,32 @@ class WorldRanks:
     replica: SingleGroup = field(factory=SingleGroup)
 
 
-def gate_of(world: World | None, controls: Controls | None = None) -> Gate:
-    """A gate of a rank in this world, in front of an idle scheduler."""
-    scheduler = NativeScheduler(SchedulerSettings(groups=(CacheGroup("full", 64),)))
-    return Gate(WorldRanks(world), controls or Controls(), scheduler=scheduler)
+def gate_of(
+    world: World | None,
+    controls: Controls | None = None,
+    *,
+    scheduler: SchedulerDriver | None = None,
+) -> Gate:
+    """A gate of a rank in this world that has no request, in front of an idle scheduler."""
+    return Gate(
+        WorldRanks(world),
+        controls or Controls(),
+        scheduler=scheduler or idle_scheduler(),
+        has_requests=lambda: False,
+    )
+
+
+def idle_scheduler() -> NativeScheduler:
+    """A scheduler without requests."""
+    return NativeScheduler(SchedulerSettings(groups=(CacheGroup("full", 64),)))
+
+
+class Pinned(NativeScheduler):
+    """Its cache is pinned by something for ever."""
+
+    def can_clear_cache(self) -> bool:
+        """It never can."""
+        return False
 
 
 def operation(name: str, code: int, done: list[str]) -> GatedOperation:
@@ -169,3 +197,20 @@ def test_a_frontends_operation_must_answer_under_its_name() -> None:
     gate.enqueue_requested(evolve(operation("other", 5, []), name="asked"))
     with pytest.raises(EngineError, match="must return a ControlReply of that name"):
         gate.run()
+
+
+def test_a_flush_waits_for_what_the_last_requests_left() -> None:
+    """But not for ever: a cache that stays pinned is a refusal in the end."""
+    controls, done = Controls(), list[str]()
+    pinned = Pinned(SchedulerSettings(groups=(CacheGroup("full", 64),)))
+    gate = gate_of(None, controls, scheduler=pinned)
+    gate.request_flush()
+    gate.enqueue_requested(operation("plain", 5, done))
+    gate.enqueue_requested(evolve(operation("swap", 6, done), clears_cache=True))
+    for _ in range(5):
+        gate.run()
+    assert (done, [reply.name for reply in controls.take_replies()]) == (["plain"], ["plain"])
+    for _ in range(2 * SETTLING_ROUNDS + 5):
+        gate.run()
+    told = [(reply.name, reply.success) for reply in controls.take_replies()]
+    assert (done, told) == (["plain"], [("flush_cache", False), ("swap", False)])

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from attrs import evolve
 
 from tokenspeed_core.testing import (
     Chunk,
@@ -118,8 +119,11 @@ async def test_a_wait_pause_answers_once_drained_and_withholds_new_requests(dept
 @pytest.mark.anyio
 async def test_an_abort_pause_aborts_what_runs_and_a_keep_pause_freezes_it(depth: int) -> None:
     """An abort pause ends a running request. A keep pause is answered at once and holds one in
-    the middle, which goes on after the resume as if nothing had been."""
-    async with served_engines(setup(depth)) as served:
+    the middle, which goes on after the resume as if nothing had been.
+
+    Forwards take longer here than in the other scenarios, so that a busy machine has time to ask.
+    """
+    async with served_engines(evolve(setup(depth), plane={"forward_ms": 20.0})) as served:
         long = await served.client.generate(request("long", 5, budget=100_000))
         await anext(long)
         assert (await one(served, "pause", mode="abort")).success

@@ -55,8 +55,13 @@ class EventLoop:
         limits = parts.settings.limits
         self.scheduler = parts.scheduler
         self.controls = Controls(parts.data_plane.memory_regions)
-        self.gate = Gate(parts.ranks, self.controls, scheduler=parts.scheduler)
         self.table = RequestTable()
+        self.gate = Gate(
+            parts.ranks,
+            self.controls,
+            scheduler=parts.scheduler,
+            has_requests=lambda: len(self.table) > 0,
+        )
         self.in_flight: deque[InFlight] = deque()
         self.ledger = CacheLedger(parts.ranks.replica)
         self.last_round = Round(0)

@@ -7,6 +7,7 @@ Every round on every rank, even with nothing queued: with several ranks it is a 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from attrs import frozen
 
@@ -24,6 +25,9 @@ NOT_FLUSHED = (
     "request runs or is suspended (retracted or restoring), or ask without flush_cache"
 )
 
+# Far more than what is left of a request ever took; a cache that stays pinned is then refused.
+SETTLING_ROUNDS = 1000
+
 Queue = deque[GatedOperation]
 
 
@@ -37,12 +41,25 @@ class _Agreed:
 
 
 class Gate:
-    """Two queues; one blocking operation a round, the frontend's first."""
+    """Two queues; one blocking operation a round, the frontend's first.
 
-    def __init__(self, ranks: Ranks, controls: Controls, *, scheduler: SchedulerDriver) -> None:
+    Where `has_requests` is false, only what the last ones left can pin the cache: rows in flight,
+    write-backs. That settles within a few rounds, and a flush waits for it instead of failing.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        controls: Controls,
+        *,
+        scheduler: SchedulerDriver,
+        has_requests: Callable[[], bool],
+    ) -> None:
         self._ranks = ranks
         self._controls = controls
         self._scheduler = scheduler
+        self._has_requests = has_requests
+        self._rounds_settling = 0
         self._requested: Queue = deque()
         self._internal: Queue = deque()
         self._num_flushes = 0
@@ -68,8 +85,12 @@ class Gate:
         """Flush if any rank wants to, and run the operation every rank has at its head."""
         if self._ranks.dp is None and not self._num_flushes and not self.is_busy:
             return
-        flushes, self._num_flushes = self._num_flushes, 0
-        agreed = self._agree(flushes > 0)
+        flushes = 0
+        is_settling = self._is_settling()
+        self._rounds_settling = self._rounds_settling + 1 if is_settling else 0
+        if not is_settling:
+            flushes, self._num_flushes = self._num_flushes, 0
+        agreed = self._agree(flushes > 0, is_settling=is_settling)
         operation = None
         if agreed.requested:
             operation = self._requested.popleft()
@@ -88,13 +109,13 @@ class Gate:
 
     # ---------------------------------------------------------------------------------------------
 
-    def _agree(self, wants_flush: bool) -> _Agreed:
+    def _agree(self, wants_flush: bool, *, is_settling: bool) -> _Agreed:
         """Keep a head only if every rank has one; then all must hold the same operation.
 
         A queue's part is (-1 if it has a head, code, -code): the MAX is -1 only if all have one,
         and the codes are equal only if the MAX of the code is minus the MAX of its negative.
         """
-        heads = [_head(self._requested), _head(self._internal)]
+        heads = [_head(queue, is_settling) for queue in (self._requested, self._internal)]
         world = self._ranks.dp
         if world is None:
             return _Agreed(wants_flush, *heads)
@@ -102,6 +123,11 @@ class Gate:
         for code in heads:
             row += [-1 if code else 0, code, -code]
         return _reduced(world, row)
+
+    def _is_settling(self) -> bool:
+        if self._rounds_settling == SETTLING_ROUNDS or self._has_requests():
+            return False
+        return not self._scheduler.can_clear_cache()
 
     def _clear(self) -> bool:
         """Clear the cache on every rank or on none: all agree that they can before any does."""
@@ -168,8 +194,10 @@ def _run(operation: GatedOperation) -> ControlReply | None:
         raise EngineError(f"gated operation {operation.name!r} failed: {told}") from cause
 
 
-def _head(queue: Queue) -> int:
-    return queue[0].code if queue else 0
+def _head(queue: Queue, is_settling: bool) -> int:
+    if not queue or (is_settling and queue[0].clears_cache):
+        return 0
+    return queue[0].code
 
 
 def _checked(operation: GatedOperation) -> GatedOperation:
