@@ -187,3 +187,35 @@ def test_a_hostile_schema_costs_little(backend: LLGuidanceBackend, case: str) ->
     mask = np.zeros((1, 10), dtype=np.int32)
     backend.fill([(compiled.matcher(), 0)], mask)
     assert mask.any()
+
+
+NOT_IMPLEMENTED: dict[str, object] = {
+    "not": {},
+    "if": {},
+    "then": {},
+    "else": {},
+    "uniqueItems": True,
+    "contains": {},
+    "minContains": 1,
+    "maxContains": 1,
+    "propertyNames": {},
+    "dependentRequired": {"a": ["b"]},
+    "dependentSchemas": {"a": {}},
+    "dependencies": {"a": ["b"]},
+    "unevaluatedProperties": False,
+    "unevaluatedItems": False,
+    "oneOf": [{"type": "integer"}, {"type": "number"}],
+    "$dynamicRef": "#a",
+    "$recursiveRef": "#",
+    "format": "regex",
+}
+
+
+@pytest.mark.parametrize("keyword", NOT_IMPLEMENTED)
+def test_a_keyword_that_is_not_implemented_is_refused(
+    backend: LLGuidanceBackend, keyword: str
+) -> None:
+    """No assertion of JSON Schema is passed over: the text would not follow the schema."""
+    schema = {"type": ["string", "array", "object"], keyword: NOT_IMPLEMENTED[keyword]}
+    with pytest.raises(GrammarError):
+        backend.compile("json", json.dumps(schema))

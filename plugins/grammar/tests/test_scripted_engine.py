@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -61,6 +63,25 @@ def _setup(**more: Any) -> EngineSetup:
 
 def _constrained(request_id: str, *, budget: int = 6, **features: object) -> AddRequest:
     return evolve(request(request_id, 8, budget=budget), features=features)
+
+
+def _patient(condition: Callable[[], object]) -> Callable[[], bool]:
+    """The condition, with a moment for compile threads before each next round."""
+
+    def holds() -> bool:
+        if condition():
+            return True
+        time.sleep(0.001)
+        return False
+
+    return holds
+
+
+def _run_to_end(engine: EngineFixture, *request_ids: str) -> list[Stream]:
+    """Run until each of these ended; their streams."""
+    received = engine.received
+    engine.run_until(_patient(lambda: all(received[name].finish for name in request_ids)))
+    return [received[name] for name in request_ids]
 
 
 def _end(stream: Stream) -> tuple[str | None, int | None, str]:
@@ -123,7 +144,8 @@ def test_constrained_requests_follow_their_grammars_on_every_rank(
         request("plain-0", 8, budget=3),
     )
     received = world.engine().received
-    world.run_until(lambda: all(received[n].finish for n in ("g-0", "bad-0", "g-1", "plain-0")))
+    names = ("g-0", "bad-0", "g-1", "plain-0")
+    world.run_until(_patient(lambda: all(received[name].finish for name in names)))
     world.to_idle()
     for name in ("g-0", "g-1"):
         assert (received[name].tokens, received[name].kind) == (AB, "stop")
@@ -148,7 +170,7 @@ def test_a_drain_cancels_the_requests_still_compiling_their_grammars(
     assert _end(engine.received["cold"]) == ("abort", None, "Aborted by pause")
     assert engine.received["cold"].tokens == []
     engine.put(ControlRequest(undo), _constrained("warm", regex="a(b|x)", budget=2))
-    (warm,) = engine.run_to_end("warm")
+    (warm,) = _run_to_end(engine, "warm")
     assert warm.tokens == AB[:2]
 
 
@@ -156,8 +178,8 @@ def test_a_wide_schema_compiles_beside_running_requests(engines: Engines) -> Non
     """Rounds go on while three thousand properties are compiled."""
     engine = engines()
     engine.put(_constrained("wide", json_schema=WIDE, budget=4), request("plain", 8, budget=10))
-    (plain,) = engine.run_to_end("plain")
-    (wide,) = engine.run_to_end("wide")
+    (plain,) = _run_to_end(engine, "plain")
+    (wide,) = _run_to_end(engine, "wide")
     assert plain.tokens == telling_tokens(10)
     assert bytes(wide.tokens) == b"{\n\t\t"
 
@@ -172,8 +194,26 @@ def test_a_hundred_requests_of_one_grammar_compile_it_once(
     engine.rounds(5)
     assert engine.loop.requests.ids() == names
     gate.set()
-    assert [stream.tokens for stream in engine.run_to_end(*names)] == [AB] * 100
+    assert [stream.tokens for stream in _run_to_end(engine, *names)] == [AB] * 100
     engine.to_idle()
+
+
+def test_a_known_grammar_costs_no_round(engines: Engines) -> None:
+    """Its first token comes as early as that of a plain request."""
+    engine = engines()
+    engine.put(_constrained("first", regex="a(b|x)"))
+    _run_to_end(engine, "first")
+    engine.to_idle()
+    rounds = []
+    for asked in (request("plain", 8, budget=3), _constrained("again", regex="a(b|x)")):
+        engine.put(asked)
+        rounds.append(engine.run_until(partial(_has_begun, engine, asked.request_id)))
+        engine.to_idle()
+    assert rounds[0] == rounds[1]
+
+
+def _has_begun(engine: EngineFixture, request_id: str) -> bool:
+    return bool(engine.received[request_id].tokens)
 
 
 def test_an_abort_while_the_grammar_compiles_is_honoured(
@@ -188,7 +228,7 @@ def test_an_abort_while_the_grammar_compiles_is_honoured(
     assert engine.loop.requests.ids() == []
     gate.set()
     engine.put(_constrained("next", regex="slowa"))
-    (stream,) = engine.run_to_end("next")
+    (stream,) = _run_to_end(engine, "next")
     assert stream.tokens == [ord("a"), END]
     engine.to_idle()
 
@@ -198,8 +238,9 @@ def test_an_id_used_again_has_its_own_grammar(engines: Engines) -> None:
     engine = engines()
     for letter in "ab":
         engine.put(_constrained("same", regex=letter))
-        engine.round()
+        engine.run_until(_patient(lambda: engine.plane.released))
         engine.to_idle()
+        engine.plane.released.clear()
     streams = engine.received.all_of("same")
     assert [stream.tokens for stream in streams] == [[ord("a"), END], [ord("b"), END]]
 
@@ -211,7 +252,7 @@ def test_a_retracted_request_keeps_its_place(engines: Engines, depth: int) -> No
     text = "abcdefghijklmnopqrstuvwxyz" * 2
     names = [f"r{number}" for number in range(12)]
     engine.put(*[_constrained(name, regex=text, budget=80) for name in names])
-    for stream in engine.run_to_end(*names):
+    for stream in _run_to_end(engine, *names):
         assert stream.tokens == [*text.encode(), END]
     engine.to_idle()
 
@@ -222,7 +263,7 @@ def test_a_prompt_in_chunks_advances_once(engines: Engines, depth: int) -> None:
     engine = engines(depth=depth, scheduler={"max_scheduled_tokens": 32})
     long = evolve(request("long", 150, budget=6), features={"regex": "a(b|x)"})
     engine.put(long)
-    (stream,) = engine.run_to_end("long")
+    (stream,) = _run_to_end(engine, "long")
     assert stream.tokens == AB
 
 
@@ -234,7 +275,7 @@ def test_the_end_of_the_grammar_ends_a_request_that_ignores_ends(
     engine = engines(depth=depth)
     plain = request("r0", 8, budget=9, ignore_eos=True)
     engine.put(evolve(plain, features={"regex": "a(b|x)"}))
-    (stream,) = engine.run_to_end("r0")
+    (stream,) = _run_to_end(engine, "r0")
     assert (stream.tokens, stream.kind) == (AB, "stop")
 
 
@@ -243,7 +284,7 @@ def test_a_model_without_an_end_token_ends_with_the_grammar(engines: Engines, de
     """The last token of the text is the last one."""
     engine = engines(depth=depth, plane={"vocab_size": VOCAB})
     engine.put(_constrained("r0", regex="a(b|x)"))
-    (stream,) = engine.run_to_end("r0")
+    (stream,) = _run_to_end(engine, "r0")
     assert (stream.tokens, stream.kind) == (AB[:2], "stop")
 
 
@@ -252,7 +293,7 @@ def test_a_stop_token_may_follow_where_the_text_can_end(engines: Engines) -> Non
     engine = engines()
     plain = request("r0", 8, budget=9, stop_token_ids=[3])
     engine.put(evolve(plain, features={"regex": "ab*"}))
-    (stream,) = engine.run_to_end("r0")
+    (stream,) = _run_to_end(engine, "r0")
     assert (stream.tokens, stream.kind) == ([ord("a"), 3], "stop")
 
 
@@ -272,7 +313,7 @@ def test_a_bad_grammar_ends_its_request_alone(engines: Engines, case: str) -> No
     engine = engines()
     features, said = BAD[case]
     engine.put(_constrained("bad", **features), _constrained("good", regex="a(b|x)"))
-    bad, good = engine.run_to_end("bad", "good")
+    bad, good = _run_to_end(engine, "bad", "good")
     kind, status, message = _end(bad)
     assert (kind, status, bad.tokens) == ("abort", 400, [])
     assert said in message
