@@ -80,6 +80,19 @@ def test_a_request_decodes_or_is_a_wire_error() -> None:
                 decode_message(frames)
 
 
+@pytest.mark.parametrize("levels", [200, 500, 900, 5000, 100_000])
+@pytest.mark.parametrize("field", ["arguments", "features", "json_schema"])
+def test_deep_values_are_a_wire_error(levels: int, field: str) -> None:
+    """Whatever the depth of a value, it does not exhaust the stack."""
+    message: Message = ControlRequest("own", {"deep": "DEEP"})
+    if field != "arguments":
+        message = AddRequest("a", [1], features={field: "DEEP"})
+    kind, payload = encode_message(message)
+    deep = payload.replace(b"\xa4DEEP", b"\x91" * levels + b"\x01")
+    with pytest.raises(WireError):
+        decode_message([kind, deep])
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -16,6 +16,8 @@ import msgspec
 MAX_REQUEST_BYTES = 64 << 20
 MAX_CONTROL_BYTES = 1 << 30
 TENSOR_EXTENSION = 3
+# Deeper values are nobody's wish, and would exhaust the stack of whoever walks them.
+MAX_DEPTH = 128
 _SHOWN_BYTES = 16
 T = TypeVar("T")
 
@@ -65,16 +67,23 @@ def decoder_of(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
 def tensors_in(value: Any, frames: Sequence[bytes] = ()) -> Any:
     """Replace every `[dtype, shape, data]` in a decoded value by a Tensor.
 
-    With `frames`, `data` may also be the index of one of them, counted from 1.
+    With `frames`, `data` may also be the index of one of them, counted from 1. WireError for a
+    value that is nested too deeply.
     """
-    if isinstance(value, dict):
-        return {key: tensors_in(each, frames) for key, each in value.items()}
-    if not isinstance(value, list):
+    return _with_tensors(value, frames, MAX_DEPTH)
+
+
+def _with_tensors(value: Any, frames: Sequence[bytes], levels: int) -> Any:
+    if not isinstance(value, dict | list):
         return value
+    if levels == 0:
+        raise WireError(f"expected values of at most {MAX_DEPTH} levels, got deeper ones")
+    if isinstance(value, dict):
+        return {key: _with_tensors(each, frames, levels - 1) for key, each in value.items()}
     data = _tensor_data(value, frames)
     if data is not None:
         return Tensor(value[0], value[1], data)
-    return [tensors_in(each, frames) for each in value]
+    return [_with_tensors(each, frames, levels - 1) for each in value]
 
 
 def _tensor_data(value: list[Any], frames: Sequence[bytes]) -> TensorBytes | None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tokenspeed_core.requests.sampling_checks import GREEDY_BELOW
-from tokenspeed_core.wire.packing import WireError
+from tokenspeed_core.wire.packing import WireError, tensors_in
 from tokenspeed_hookspecs import SamplingParams
 
 TOP_K_ALL = 1 << 30
@@ -99,7 +99,7 @@ def sampling_params(array: SamplingArray, features: dict[str, object]) -> Sampli
     for name in (*FEATURES, "logprobs"):
         value = getattr(array, name)
         if value is not None:
-            features[name] = value
+            features[name] = tensors_in(value)
     if array.n != 1:
         features["n"] = array.n
     return SamplingParams(
