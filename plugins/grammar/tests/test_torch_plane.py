@@ -74,7 +74,7 @@ def _constrained() -> list[AddRequest]:
     ways: list[dict[str, Any]] = [{}, {"top_k": 1}, {"top_p": 0.8}, {"repetition_penalty": 1.5}]
     return [
         evolve(
-            request(f"g-{row}-{way}", 20 + row, budget=64, seed=way, **ways[way]),
+            request(f"g-{row}-{way}", 20 + row, budget=40, seed=way, **ways[way]),
             features={"regex": pattern},
         )
         for row, pattern in enumerate(PATTERNS)
