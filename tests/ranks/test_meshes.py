@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import zmq
 
 from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.ranks.mesh import CheckedGroup, Mesh, MeshGroup, RankError, ranks_of
@@ -179,6 +180,20 @@ def test_a_connection_without_the_secret_is_not_heard(tmp_path: Path) -> None:
     assert all("nothing for 0.5 s" in error for error in errors)
     here.close()
     stranger.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_junk_from_a_stranger_ends_nobody(count: int, tmp_path: Path) -> None:
+    """A message of another number of frames is dropped, whoever sent it."""
+    first, second = zmq_meshes(2, tmp_path)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.connect(f"ipc://{tmp_path}/0")
+        stranger.send_multipart([b"junk"] * count)
+        time.sleep(0.1)
+        second.send(0, b"sense")
+        assert first.receive(1) == b"sense"
+    first.close()
+    second.close()
 
 
 def test_a_tcp_address_without_a_port_gets_one() -> None:

@@ -19,6 +19,7 @@ from tokenspeed_core.ranks.mesh import RankError
 from tokenspeed_core.ranks.peer_watch import PeerWatch
 
 PAYLOAD, FAREWELL = b"\x00", b"\x01"
+FRAMES = 2
 # How often a wait looks whether the peer has ended, and how long what it sent last may take.
 SLICE_S, LAST_WORDS_S = 0.1, 0.05
 
@@ -165,9 +166,12 @@ class ZmqMesh:
     def _take(self) -> None:
         while True:
             try:
-                identity, kind, payload = self._router.recv_multipart(zmq.DONTWAIT)
+                identity, *frames = self._router.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
+            if len(frames) != FRAMES:
+                continue  # a stranger's
+            kind, payload = frames
             peer = int.from_bytes(identity, "little")
             if peer not in self._arrived:
                 continue

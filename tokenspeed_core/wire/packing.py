@@ -70,20 +70,20 @@ def tensors_in(value: Any, frames: Sequence[bytes] = ()) -> Any:
     With `frames`, `data` may also be the index of one of them, counted from 1. WireError for a
     value that is nested too deeply.
     """
-    return _with_tensors(value, frames, MAX_DEPTH)
+    return _with_tensors(value, frames, levels=MAX_DEPTH)
 
 
-def _with_tensors(value: Any, frames: Sequence[bytes], levels: int) -> Any:
+def _with_tensors(value: Any, frames: Sequence[bytes], *, levels: int) -> Any:
     if not isinstance(value, dict | list):
         return value
     if levels == 0:
         raise WireError(f"expected values of at most {MAX_DEPTH} levels, got deeper ones")
     if isinstance(value, dict):
-        return {key: _with_tensors(each, frames, levels - 1) for key, each in value.items()}
+        return {key: _with_tensors(each, frames, levels=levels - 1) for key, each in value.items()}
     data = _tensor_data(value, frames)
     if data is not None:
         return Tensor(value[0], value[1], data)
-    return [_with_tensors(each, frames, levels - 1) for each in value]
+    return [_with_tensors(each, frames, levels=levels - 1) for each in value]
 
 
 def _tensor_data(value: list[Any], frames: Sequence[bytes]) -> TensorBytes | None:
