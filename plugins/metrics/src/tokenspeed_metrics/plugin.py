@@ -147,7 +147,8 @@ class Metrics(Plugin):
 
     def _reply(self, arguments: Mapping[str, object]) -> ControlReply:
         """Every series of this rank, in the form that `Samples.plain` describes."""
-        if self._exposition is None:
+        if self._exposition is None or self._rounds is None:
             return ControlReply(OPERATION, success=False, message="metrics are switched off")
+        self._rounds.take_sizes()
         families = [samples.plain() for samples in self._exposition.samples()]
         return ControlReply(OPERATION, success=True, values={"families": families})

@@ -11,6 +11,7 @@ from tokenspeed_metrics import buckets
 from tokenspeed_metrics.catalogue import Catalogue
 from tokenspeed_metrics.token_gaps import TokenGaps
 
+SIZES_EVERY_S = 0.01
 PAUSES = ("paused", "frozen", "released")
 
 
@@ -49,7 +50,7 @@ class RoundSeries:
             for mode in PAUSES
         }
         self._sleeping = gauge("sleeping", "1 while memory is released.")
-        self._was_paused = False
+        self._was_paused, self._sized_at = False, float("-inf")
         self._tokens = catalogue.histogram(
             "iteration_tokens_total", "Tokens of a round's batch.", buckets=buckets.BATCH_TOKENS
         )
@@ -92,8 +93,12 @@ class RoundSeries:
             return
         self._in_flight.set(round.in_flight)
         # Counting active pages takes long, unless it was done for this round's outputs.
-        if round.load is not None or round.batch is None:
-            self._take_sizes()
+        if round.batch is None or (round.load is not None and self._is_due()):
+            self.take_sizes()
+
+    def _is_due(self) -> bool:
+        """Nobody reads more often than this; rounds may be shorter."""
+        return self._clock() - self._sized_at >= SIZES_EVERY_S
 
     def _take_plan(self, plan: Plan) -> None:
         if plan.batch is not None and plan.batch.num_tokens:
@@ -113,7 +118,9 @@ class RoundSeries:
             self._sleeping.set(bool(state["released"]))
             self._was_paused = controls.admissions_blocked
 
-    def _take_sizes(self) -> None:
+    def take_sizes(self) -> None:
+        """Read what runs, waits and is held now, on the loop thread."""
+        self._sized_at = self._clock()
         sizes = self._scheduler.sizes
         total, active = sizes.total_pages, sizes.active_pages
         self._running.set(sizes.prefilling + sizes.decoding)
