@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tokenspeed_core.loop.event_loop import HELD_WAIT_S, IDLE_WAIT_S
 from tokenspeed_core.testing import (
     EngineFixture,
     EngineSetup,
@@ -96,7 +97,7 @@ def test_an_engine_with_only_withheld_requests_waits_for_messages() -> None:
     engine.put(pause("wait"))
     engine.add("later", 5, budget=3)
     engine.rounds(3)
-    assert engine.loop._is_idle(Round(0))
+    assert engine.loop._wait(Round(0)) == IDLE_WAIT_S
     engine.put(ControlRequest("resume"))
     engine.run_to_end("later")
     engine.to_idle()
@@ -167,6 +168,17 @@ def test_a_drain_cancels_what_no_stage_let_through(drain: ControlRequest) -> Non
     assert stream.finish is not None
     assert (stream.tokens, stream.finish.message) == ([], "Aborted by pause")
     assert told(engine) == [(drain.name, True)]
+
+
+def test_an_engine_that_only_holds_requests_does_not_spin() -> None:
+    """It looks again a thousand times a second, and lets those run who work for what it holds."""
+    engine, _ = holding_engine()
+    engine.add("cold", 5, budget=3)
+    engine.rounds(3)
+    assert engine.loop._wait(Round(0)) == HELD_WAIT_S
+    engine.abort("cold")
+    engine.rounds(3)
+    assert engine.loop._wait(Round(0)) == IDLE_WAIT_S
 
 
 def test_a_keep_pause_cancels_nothing() -> None:

@@ -42,7 +42,7 @@ from tokenspeed_hookspecs import (
     StorageTick,
 )
 
-IDLE_WAIT_S = 0.010
+IDLE_WAIT_S, HELD_WAIT_S = 0.010, 0.001
 FROZEN_SLEEP_S = 0.001
 CAPACITY_ERROR = 524
 PAUSE_ABORT = "Aborted by pause"
@@ -140,10 +140,7 @@ class EventLoop:
         received: Sequence[Message] = ()
         frontend = self._parts.frontend
         if frontend is not None:
-            # While another rank forwards, its collectives cannot wait for our idle wait.
-            may_wait = self._in_step is None or self._in_step.was_idle
-            is_idle = may_wait and self._is_idle(round)
-            received = frontend.receive(IDLE_WAIT_S if is_idle else None)
+            received = frontend.receive(self._wait(round))
             # Asked after the messages were taken, so that the last ones are still handled.
             stop_requested = stop_requested or frontend.is_closed
         report = self._hooks.round_report
@@ -156,16 +153,22 @@ class EventLoop:
         self._is_stopping = relayed.stop
         return relayed
 
-    def _is_idle(self, round: Round) -> bool:
-        """Whether only a message can give this rank something to do."""
+    def _wait(self, round: Round) -> float | None:
+        """How long to wait for a message; None while this rank, or one in step with it, has work.
+
+        What stages hold is asked for again soon; what a pause withholds only a message can release.
+        """
+        if self._in_step is not None and not self._in_step.was_idle:
+            return None
+        if self.in_flight or self.ledger.num_open or self.gate.is_busy or self.scheduler.has_work:
+            return None
+        if self.controls.drain is not None:
+            return None
+        if self._hooks.busy is not None and self._hooks.busy(round):
+            return None
         withheld = self._admission.num_withheld if self.controls.admissions_blocked else 0
-        if self.in_flight or len(self.table) > withheld or self.ledger.num_open:
-            return False
-        if self._admission.num_waiting > withheld or self.controls.drain is not None:
-            return False
-        if self.gate.is_busy or self.scheduler.has_work:
-            return False
-        return self._hooks.busy is None or not self._hooks.busy(round)
+        is_empty = len(self.table) <= withheld and self._admission.num_waiting <= withheld
+        return IDLE_WAIT_S if is_empty else HELD_WAIT_S
 
     # --- admit -------------------------------------------------------------------------------
 
