@@ -143,9 +143,9 @@ def test_a_publisher_that_keeps_failing_is_switched_off(
         feed.put([Removed([number])])
     feed.stop()
     assert (publisher.is_closed, publisher.asked) == (True, TOLERATED)
-    assert [line for line in caplog.messages if "publisher of kv events" in line] == [
-        "the publisher of kv events failed",
-        "the publisher of kv events failed too often and is switched off",
+    assert [line for line in caplog.messages if "publishing kv events" in line] == [
+        "publishing kv events failed",
+        "publishing kv events failed too often and is switched off",
     ]
 
 

@@ -103,7 +103,7 @@ class Worker:
                 continue
             if drained is None:
                 break
-            self._take(drained)
+            self._guarded(partial(self._take, drained))
             self._guarded(self._publisher.attend)
         self._publisher.close()
 
@@ -117,16 +117,14 @@ class Worker:
         payload = self._encoder.payload(drained.time_s, events)
         batch = Batch(self._sequence, events, payload)
         self._sequence += 1
-        before = self._failures
-        self._guarded(partial(self._publisher.publish, batch))
-        if self._failures == before < TOLERATED:
-            self._failures = 0
+        self._publisher.publish(batch)
+        self._failures = 0
         self._batches.add()
         for event in events:
             self._events[type(event).__name__].add()
 
     def _guarded(self, call: Callable[[], object]) -> bool:
-        """Ask the publisher; one that fails time after time is not asked again."""
+        """Do something that may fail; after too many failures in a row nothing is done any more."""
         if self._failures >= TOLERATED:
             return False
         try:
@@ -134,9 +132,9 @@ class Worker:
         except Exception:
             self._failures += 1
             if self._failures == 1:
-                self._log.exception("the publisher of kv events failed")
+                self._log.exception("publishing kv events failed")
             if self._failures == TOLERATED:
-                self._log.error("the publisher of kv events failed too often and is switched off")
+                self._log.error("publishing kv events failed too often and is switched off")
             sleep(BACK_OFF_S)
             return False
         return answer
