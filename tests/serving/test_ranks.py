@@ -101,6 +101,28 @@ def test_ranks_serve_together(options: dict[str, object], num_followers: int) ->
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_a_rank_that_dies_before_it_met_the_others_ends_them() -> None:
+    """The first rank names it, and does not wait for it until its limit."""
+
+    async def run() -> tuple[float, str]:
+        config = from_tables({"engine": {"data_plane": "scripted", "tp": 2}})
+        order = EngineOrder(config=config.to_toml(), handshake="ipc://nowhere")
+        engine = await EngineProcess.start(order, hear=lambda line: None)
+        while not (started := children(engine.pid)):
+            await asyncio.sleep(0.01)
+        begin = time.monotonic()
+        os.kill(started[0], signal.SIGKILL)
+        try:
+            end = await asyncio.wait_for(engine.ended(), 30)
+        finally:
+            await engine.stop()
+        return time.monotonic() - begin, "" if end.report is None else " ".join(end.report.problems)
+
+    seconds, problems = asyncio.run(run())
+    assert seconds < 20
+    assert "rank 1 ended with code -9 before it met the others" in problems
+
+
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_gone_ends_all_within_seconds(ending: signal.Signals) -> None:
     """Killed or stopped, it is named; every stream ends with an error, and no process is left."""

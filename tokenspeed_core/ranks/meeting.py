@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, cast
@@ -25,6 +26,11 @@ from tokenspeed_core.ranks.zmq_mesh import MeshLimits, ZmqMesh
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TOKEN_BYTES = 32
+POLL_S = 0.02
+
+
+def _no_check() -> None:
+    """Nobody knows better than the store who is missing."""
 
 
 class Store(Protocol):
@@ -35,7 +41,11 @@ class Store(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """The value, once it is set. RuntimeError if that takes too long."""
+        """The value, once it is set."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these are set."""
         ...
 
 
@@ -56,29 +66,33 @@ class Seat:
         """Where the rank's data plane meets the others."""
         return DeviceSeat(self.rank, self.topology, self.store, self.local_size, self.host)
 
-    def meet(self) -> ZmqMesh:
+    def meet(self, check: Callable[[], None] = _no_check) -> ZmqMesh:
         """Listen, tell the others where, and connect to all of them. RankError names who is
-        missing."""
+        missing. `check` is called while it waits, and may raise."""
         if self.rank == 0:
             self.store.set("mesh/token", secrets.token_bytes(TOKEN_BYTES))
-        mesh = ZmqMesh(self.rank, self._get("mesh/token", 0), self.limits)
+        mesh = ZmqMesh(self.rank, self._get("mesh/token", 0, check=check), self.limits)
         try:
             self.store.set(f"mesh/{self.rank}", mesh.bind(self.address).encode())
             ranks = range(self.topology.world_size)
-            mesh.connect({rank: self._get(f"mesh/{rank}", rank).decode() for rank in ranks})
+            found = {rank: self._get(f"mesh/{rank}", rank, check=check).decode() for rank in ranks}
+            mesh.connect(found, check)
         except BaseException:
             mesh.close()
             raise
         return mesh
 
-    def _get(self, key: str, rank: int) -> bytes:
-        try:
-            return bytes(self.store.get(key))
-        except RuntimeError as error:
-            raise RankError(
-                f"rank {rank} did not come within {self.limits.connect_s:g} s; did it start? "
-                f"({error})"
-            ) from error
+    def _get(self, key: str, rank: int, *, check: Callable[[], None]) -> bytes:
+        # The store's own wait would hear neither a signal nor of a rank that died.
+        until = time.monotonic() + self.limits.connect_s
+        while not self.store.check([key]):
+            check()
+            if time.monotonic() > until:
+                raise RankError(
+                    f"rank {rank} did not come within {self.limits.connect_s:g} s; did it start?"
+                )
+            time.sleep(POLL_S)
+        return bytes(self.store.get(key))
 
 
 def local_seat(rank: int, topology: Topology, *, folder: Path) -> Seat:

@@ -74,8 +74,11 @@ class ZmqMesh:
             self._router.bind(address)
         return address
 
-    def connect(self, addresses: Mapping[int, str]) -> None:
-        """Connect to every peer and wait until each did. RankError names one that did not."""
+    def connect(
+        self, addresses: Mapping[int, str], check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Connect to every peer and wait until each did. RankError names one that did not.
+        `check` is called while it waits, and may raise."""
         for peer in sorted(addresses):
             if peer != self.rank:
                 self._dial(peer, addresses[peer])
@@ -83,7 +86,7 @@ class ZmqMesh:
         for peer in self._dealers:
             self.send(peer, self.token)
         for peer in self._dealers:
-            self._next(peer, self.limits.connect_s)
+            self._next(peer, self.limits.connect_s, check=check)
 
     def send(self, peer: int, payload: bytes) -> None:
         """Hand a payload to ZMQ's I/O thread. RankError: the peer is gone."""
@@ -134,10 +137,13 @@ class ZmqMesh:
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
 
-    def _next(self, peer: int, limit_s: float) -> bytes:
+    def _next(
+        self, peer: int, limit_s: float, *, check: Callable[[], None] = lambda: None
+    ) -> bytes:
         arrived = self._arrived[peer]
         until = time.monotonic() + limit_s
         while not arrived:
+            check()
             if peer in self._ended and not self._wait(LAST_WORDS_S):
                 self._raise_end(peer)
             left = until - time.monotonic()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,16 +42,19 @@ def _met(
 ) -> Iterator[Membership]:
     seat = local_seat(replica * topology.replica_size, topology, folder=folder)
     with (
-        followers(config, topology, folder=folder, replica=replica),
-        member(seat, config) as ranks,
+        followers(config, topology, folder=folder, replica=replica) as started,
+        member(seat, config, check=started.check) as ranks,
     ):
         yield ranks
 
 
 @contextmanager
-def member(seat: Seat, config: EngineConfig) -> Iterator[Membership]:
-    """Meet the others; they are told if this rank ends by an error."""
-    mesh = seat.meet()
+def member(
+    seat: Seat, config: EngineConfig, *, check: Callable[[], None] = lambda: None
+) -> Iterator[Membership]:
+    """Meet the others; they are told if this rank ends by an error. `check` is called while it
+    waits for them, and may raise."""
+    mesh = seat.meet(check)
     try:
         yield ranks_of(
             seat.topology, mesh, device=seat.device, is_checked=config.engine.check_ranks

@@ -6,11 +6,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from attrs import frozen
+
 from tokenspeed_core.config import EngineConfig
+from tokenspeed_core.ranks.mesh import RankError
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.serving.follower_order import FollowerOrder
 
@@ -25,20 +28,36 @@ def meeting_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@frozen
+class Followers:
+    """The processes this rank started, by rank."""
+
+    processes: Mapping[int, subprocess.Popen[bytes]]
+
+    def check(self) -> None:
+        """RankError names one that ended."""
+        for rank, process in self.processes.items():
+            if process.poll() is not None:
+                raise RankError(
+                    f"rank {rank} ended with code {process.returncode} before it met the others; "
+                    "its log may say why"
+                )
+
+
 @contextmanager
 def followers(
     config: EngineConfig, topology: Topology, *, folder: Path, replica: int = 0
-) -> Iterator[None]:
+) -> Iterator[Followers]:
     """Run the members of a replica behind its first; they end with the loop, or at the end here."""
     first = replica * topology.replica_size
-    started: list[subprocess.Popen[bytes]] = []
+    started: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for rank in range(first + 1, first + topology.replica_size):
             order = FollowerOrder(config=config.to_toml(), rank=rank, folder=str(folder))
-            started.append(_start(order))
-        yield
+            started[rank] = _start(order)
+        yield Followers(started)
     finally:
-        _stop(started)
+        _stop([*started.values()])
 
 
 def _start(order: FollowerOrder) -> subprocess.Popen[bytes]:
