@@ -21,12 +21,12 @@ def copied(workplace: Workplace) -> Workplace:
     return workplace
 
 
-def test_it_is_built_installed_and_tested(copied: Workplace) -> None:
-    """From its wheel, in an environment of its own, it passes its tests and is loaded."""
+def test_it_is_built_and_installed(copied: Workplace) -> None:
+    """From its wheel, in an environment of its own, it is loaded, and its own tests find it."""
     copied.must("pip wheel -q --no-deps --wheel-dir wheels ./key_limits")
     copied.must("pip install -q wheels/acme_key_limits-*.whl")
     shutil.rmtree(copied.folder / "key_limits" / "src")
-    assert " passed" in copied.must("pytest -q key_limits")
+    assert " passed" in copied.must("pytest -q key_limits -k test_key_limits")
     assert "key_limits" in copied.must("tokenspeed plugins --plugins key_limits --json")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from attrs import evolve, field, frozen
 
 from tokenspeed_core.ranks.topology import Topology
+from tokenspeed_core.requests.table import CLIENT_ABORT
 from tokenspeed_core.testing.simulation.faults import HARMS, Fault, Harm
 from tokenspeed_core.testing.simulation.plan import Arrival, Plan
 from tokenspeed_core.testing.simulation.world import World, expected_of
@@ -107,6 +108,8 @@ def _check_stream(world: World, arrival: Arrival, *, is_whole: bool) -> None:
     expected = expected_of(world, arrival)
     ends = [given for each, given in owner.plane.released if each == name]
     assert len(ends) <= 1, f"{name} was released {len(ends)} times"
+    told = getattr(stream.finish, "message", None)
+    assert told != CLIENT_ABORT, f"{name}: its client had left, and was told so"
     early = arrival.abort_round is not None or _is_refused(stream.finish)
     if is_whole and not early:
         assert stream.tokens == expected, f"{name}: {stream.tokens}, expected {expected}"

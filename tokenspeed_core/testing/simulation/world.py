@@ -25,6 +25,7 @@ from tokenspeed_hookspecs import AbortRequests, ControlRequest, Message
 
 STEP_S, JUMP_S = 0.001, 3600.0
 PLACEHOLDER = -7  # what a pipeline stage samples that is not the last one
+ABORT_PAUSE = ControlRequest("pause", {"mode": "abort"})
 SETTLING_ROUNDS = 10
 MOST_ROUNDS, PATIENT_ROUNDS = 3000, 300
 WAKE_EVERY = 8
@@ -52,10 +53,12 @@ class World:
     num_rounds: int = 0
     clock: HeldClock = field(factory=HeldClock)
     _baton: Baton = field(init=False)
+    _asked: list[int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         size = self.plan.topology.world_size
         self._baton = Baton(size, random.Random(self.plan.seed))
+        self._asked = [0] * self.plan.topology.dp
         self.saboteurs = [Saboteur(()) for _ in range(size)]
         self._must([partial(self._built, rank) for rank in range(size)])
         for rank, saboteur in enumerate(self.saboteurs):
@@ -94,8 +97,10 @@ class World:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left on any rank, and every rank runs."""
-        return all(
+        """Whether nothing is left on any rank, every rank runs, and operators have answers."""
+        owners = [self.owner(replica) for replica in range(self.plan.topology.dp)]
+        answered = [len(owner.received.replies) for owner in owners]
+        return answered == self._asked and all(
             engine.is_quiet and engine.loop.controls.state is State.RUNNING
             for engine in self.engines
         )
@@ -106,6 +111,7 @@ class World:
         is_late = any(saboteur.strikes("clock jumps") for saboteur in self.saboteurs)
         self.clock.now_s += JUMP_S if is_late else STEP_S
         were_still = [_stands_still(engine) for engine in self.engines]
+        known = [tuple(engine.loop.requests.ids()) for engine in self.engines]
         held = [tuple(self.plugin(rank).holding) for rank in range(len(self.engines))]
         drained = [engine.loop.controls.drain is not None for engine in self.engines]
         self._note(self._baton.run([engine.round for engine in self.engines]))
@@ -117,6 +123,7 @@ class World:
                 assert engine.loop.last_round.batch is None, f"a forward ran while {state}"
         for rank, was_draining in enumerate(drained):
             self._check_cancelled(rank, held=held[rank], was_draining=was_draining)
+            self._check_drain(rank, known=known[rank], was_draining=was_draining)
         for replica in range(self.plan.topology.dp):
             self._compare(replica)
         return True
@@ -214,6 +221,7 @@ class World:
 
     def _put_everywhere(self, message: Message) -> None:
         for replica in range(self.plan.topology.dp):
+            self._asked[replica] += isinstance(message, ControlRequest)
             self.owner(replica).put(message)
 
     def _wake(self) -> None:
@@ -223,6 +231,7 @@ class World:
             if controls.state is State.RUNNING or controls.drain is not None:
                 continue
             name = "resume_memory" if controls.released else "resume"
+            self._asked[replica] += 1
             self.owner(replica).put(ControlRequest(name))
 
     def _check_cancelled(self, rank: int, *, held: Sequence[str], was_draining: bool) -> None:
@@ -231,6 +240,19 @@ class World:
             return
         left = [name for name in held if name in self.plugin(rank).holding]
         assert not left, f"a drain began and left {left} held"
+
+    def _check_drain(self, rank: int, *, known: Sequence[str], was_draining: bool) -> None:
+        """An `abort` pause ends at once what is registered; a drain is over with no forward out."""
+        loop = self.engines[rank].loop
+        is_draining = loop.controls.drain is not None
+        if was_draining and not is_draining and loop.controls.state is not State.RUNNING:
+            assert not loop.in_flight, "a drain is over with a forward in flight"
+        asked = [op for at, op in self.plan.operations if at == self.num_rounds - 1]
+        if was_draining or not is_draining or asked != [ABORT_PAUSE]:
+            return
+        states = [loop.requests.get(name) for name in known]
+        running = [each.request_id for each in states if each and each.finish_reason is None]
+        assert not running, f"an abort pause left {running} running"
 
     # --- what must hold --------------------------------------------------------------------------
 
