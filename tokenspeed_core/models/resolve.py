@@ -83,5 +83,5 @@ def _folder_of(name: str, root: Path, *, progress: Progress) -> Path:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, [model.name for model in DEFAULT_MODELS], n=1)
-    hint = f"; did you mean {near[0]}" if near else "."
+    hint = f"; did you mean {near[0]}" if near else ""
     return bullet_list(f"unknown model {name!r}{hint}. A model is one of", CHOICES)
