@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.cache_ledger import CacheLedger
 from tokenspeed_core.loop.relay import decode, encode
+from tokenspeed_core.wire.packing import Tensor, TensorBytes
 from tokenspeed_hookspecs import (
     AbortRequests,
     AddRequest,
@@ -58,6 +60,19 @@ def test_relayed_messages_come_out_as_they_went_in() -> None:
     assert now == 7.5
     assert stop
     assert received == sent
+
+
+def test_what_a_wire_reads_can_be_relayed() -> None:
+    """A tensor's bytes reach the other members as bytes, numpy's numbers as numbers."""
+    tensor = Tensor("float32", [1], TensorBytes(b"abcd"))
+    sent: list[Message] = [
+        AddRequest("a", [1], features={"t": tensor}),
+        ControlRequest("own", {"t": tensor, "x": np.float32(0.5)}),
+    ]
+    _, _, (add, control) = decode(encode(False, sent, now=0.0))
+    assert isinstance(add, AddRequest)
+    assert add.features == {"t": ["float32", [1], b"abcd"]}
+    assert control == ControlRequest("own", {"t": ["float32", [1], b"abcd"], "x": 0.5})
 
 
 @pytest.mark.parametrize(

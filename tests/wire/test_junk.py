@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tokenspeed_core.testing.mutations import mutated
@@ -78,6 +79,16 @@ def test_a_request_decodes_or_is_a_wire_error() -> None:
         for frames in mutated(encode_message(message), seed=1, count=COUNT):
             with suppress(WireError):
                 decode_message(frames)
+
+
+@pytest.mark.parametrize("token", ["9" * 20, "-" + "9" * 4000, "9" * 5000, "x"])
+def test_a_biased_token_that_is_no_id_is_a_wire_error(token: str) -> None:
+    """No number comes in that cannot be told to another rank."""
+    kind, payload = encode_message(AddRequest("a", [1], SamplingParams(logit_bias={7: 0.5})))
+    assert payload.count(b"\xa17") == 1
+    text = msgspec.msgpack.encode(token)
+    with pytest.raises(WireError, match="logit_bias"):
+        decode_message([kind, payload.replace(b"\xa17", text)])
 
 
 @pytest.mark.parametrize("levels", [200, 500, 900, 5000, 100_000])

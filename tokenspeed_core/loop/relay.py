@@ -8,6 +8,7 @@ still be the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from typing import cast
 
 import msgspec
@@ -73,7 +74,7 @@ class Relay:
 
 def encode(stop: bool, messages: Sequence[Message], *, now: float) -> bytes:
     """Messages as msgpack: the stop flag, the clock, then (kind, message) pairs."""
-    encoder = msgspec.msgpack.Encoder()
+    encoder = msgspec.msgpack.Encoder(enc_hook=_plain_value)
     tagged = [(_KINDS.index(type(m)), msgspec.Raw(encoder.encode(_plain(m)))) for m in messages]
     return encoder.encode((stop, now, tagged))
 
@@ -85,6 +86,17 @@ def _plain(message: Message) -> Message | dict[str, object]:
     named = {attribute.name: getattr(message, attribute.name) for attribute in fields(AddRequest)}
     named["prompt_ids"] = [int(token) for token in message.prompt_ids]
     return named
+
+
+def _plain_value(value: object) -> object:
+    """What msgspec does not know: a front end's kinds of bytes and numbers."""
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"other ranks cannot be told of a {type(value).__name__}: {value!r:.80}")
 
 
 def decode(payload: bytes) -> tuple[bool, float, list[Message]]:

@@ -17,6 +17,7 @@ from tokenspeed_core.wire.packing import WireError, tensors_in
 from tokenspeed_hookspecs import SamplingParams
 
 TOP_K_ALL = 1 << 30
+MOST_BITS = 63
 SAME_NAME = (
     "max_new_tokens",
     "temperature",
@@ -121,6 +122,14 @@ def _bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     if bias is None:
         return None
     try:
-        return {int(token): value for token, value in bias.items()}
+        return {_token_id(token): value for token, value in bias.items()}
     except ValueError as error:
         raise WireError(f"logit_bias: expected token ids as keys: {error}") from error
+
+
+def _token_id(text: str) -> int:
+    """A number that msgpack can carry on, as to the other ranks."""
+    number = int(text)
+    if number.bit_length() > MOST_BITS:
+        raise ValueError(f"got {text:.40}")
+    return number
