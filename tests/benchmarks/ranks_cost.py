@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """What a second rank costs, in a process of its own on this host.
 
-    python tests/benchmarks/ranks_cost.py [--json] [--exchanges 4000] [--rounds 600]
+    python tests/benchmarks/ranks_cost.py [--json] [--exchanges 4000] [--rounds 1200]
 
 The relay of an idle round is compared with a bare ZMQ ping-pong: as a broadcast that the follower
 answers with an empty payload, and as the gather it is once a plugin reports. A round of 64 rows
 over the scripted plane is compared with the same round on one rank; both ranks must have ended it.
-The alternatives take turns.
+The alternatives take turns. Two ranks need two processors for themselves, so what is judged is the
+ratio of the least disturbed turns; the median of all turns is shown beside it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from tokenspeed_hookspecs import (
 )
 
 ROWS, PROMPT, BUDGET, PAGE = 64, 128, 3900, 64
-TURNS, WARM_ROUNDS = 20, 8
+TURNS, WARM_ROUNDS = 40, 8
 BARE, BROADCAST, GATHER = "bare ping-pong", "relay: broadcast, answered", "relay: gather"
 ONE_RANK, TWO_RANKS = "round of one rank", "round on TP 2"
 AT_MOST = {BROADCAST: 2.5, GATHER: 2.5, TWO_RANKS: 1.6}
@@ -59,12 +60,13 @@ Turn = Callable[[int], object]
 
 @frozen
 class Cost:
-    """Microseconds of an alternative and of what it is compared with; the ratio's median."""
+    """Microseconds of an alternative and of what it is compared with, where least disturbed."""
 
     name: str
     compared_us: float
     us: float
     ratio: float
+    median_ratio: float
     at_most: float
 
 
@@ -254,15 +256,16 @@ def timed(turn: Turn, count: int) -> float:
 
 
 def compared(times: dict[str, list[float]], kind: str, *, base: str) -> Cost:
-    """Medians of both, and the median of the ratios of turns that were neighbours."""
+    """The least of both, their ratio, and the median ratio of turns that were neighbours."""
     ratios = [us / base_us for us, base_us in zip(times[kind], times[base], strict=True)]
-    return Cost(kind, median(times[base]), median(times[kind]), median(ratios), AT_MOST[kind])
+    least, base_least = min(times[kind]), min(times[base])
+    return Cost(kind, base_least, least, least / base_least, median(ratios), AT_MOST[kind])
 
 
 def show(costs: list[Cost]) -> None:
     """Print a table."""
     table = Table(title="a second rank, in a process of its own")
-    for column in ("", "compared with, us", "us", "times as long", "at most"):
+    for column in ("", "compared with, us", "us", "times as long", "at most", "median"):
         table.add_column(column, justify="right" if column else "left")
     for cost in costs:
         style = "green" if cost.ratio <= cost.at_most else "red"
@@ -272,6 +275,7 @@ def show(costs: list[Cost]) -> None:
             f"{cost.us:,.1f}",
             f"[{style}]{cost.ratio:.2f}",
             f"{cost.at_most:.1f}",
+            f"{cost.median_ratio:.2f}",
         )
     Console().print(table)
 
@@ -281,7 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a second rank costs.")
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--exchanges", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=1200)
     given = parser.parse_args()
     costs = measure(given.exchanges, given.rounds)
     if given.json:
