@@ -42,6 +42,23 @@ def test_a_live_id_sent_twice(depth: int, gap: int | None) -> None:
 
 
 @depths
+@pytest.mark.parametrize("gap", [0, 1, 2])
+def test_an_id_is_sent_again_and_aborted(depth: int, gap: int) -> None:
+    """LIFE-04: the abort reaches the second request, also while that waits for the end of the
+    first, and no forward of it is run for nobody."""
+    engine = scripted_engine(depth=depth)
+    engine.add("x", 4, budget=3)
+    engine.run_to_end("x")
+    engine.add("x", 4, budget=50)
+    engine.rounds(gap)
+    engine.abort("x")
+    engine.to_idle()
+    tokens = [stream.tokens for stream in engine.received.all_of("x")]
+    assert tokens[0] == telling_tokens(3)
+    assert sum(map(len, tokens[1:])) <= 3
+
+
+@depths
 def test_an_id_is_sent_again_on_its_finish(depth: int) -> None:
     """LIFE-04: a caller that reuses its id at once gets exactly its own tokens, every time."""
 

@@ -85,6 +85,12 @@ class Admission:
         """The requests held in stages, by stage and in arrival order."""
         return [held.state.request_id for stage in self._stages for held in stage.held]
 
+    def is_coming(self, request_id: str) -> bool:
+        """Whether a request of this id was received and is not registered yet."""
+        if request_id in self._taken:
+            return True
+        return any(kept.request_id == request_id for kept in self._kept_back)
+
     def take_kept_back(self, round: Round) -> None:
         """Try again what came too soon after a request of the same id had ended."""
         if not self._kept_back:

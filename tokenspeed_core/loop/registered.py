@@ -53,6 +53,10 @@ class RegisteredRequests:
 
         One that a pause withholds ends when the pause does.
         """
+        if self._admission.is_coming(request_id):
+            # Not an abort that crosses the end of an earlier request of this id.
+            self._table.mark_coming(request_id)
+            return
         state = self._table.mark_abort(request_id, message, notify=notify)
         if state is None or not state.is_aborted or self._admission.withholds(request_id):
             return

@@ -115,9 +115,7 @@ class RequestTable:
         if state is None and request_id in self._ended:
             return None
         if state is None:
-            self._markers.pop(request_id, None)
-            self._markers[request_id] = self.now
-            self.sweep_markers()
+            self.mark_coming(request_id)
             return None
         if state.finish_reason is None or state.is_aborted:
             state.end_without_token(abort_reason(message))
@@ -126,6 +124,12 @@ class RequestTable:
             self.attention[state.column] = 0
             self.version += 1
         return state
+
+    def mark_coming(self, request_id: str) -> None:
+        """Remember an abort until its request is registered."""
+        self._markers.pop(request_id, None)
+        self._markers[request_id] = self.now
+        self.sweep_markers()
 
     def drop_marker(self, request_id: str) -> None:
         """Forget an early abort of a request that was refused."""
