@@ -6,8 +6,9 @@
 The relay of an idle round is compared with a bare ZMQ ping-pong: as a broadcast that the follower
 answers with an empty payload, and as the gather it is once a plugin reports. A round of 64 rows
 over the scripted plane is compared with the same round on one rank; both ranks must have ended it.
-The alternatives take turns. Two ranks need two processors for themselves, so what is judged is the
-ratio of the least disturbed turns; the median of all turns is shown beside it.
+The alternatives take turns. Each rank keeps to a processor of its own: left alone, Linux often runs
+both on one, since they wake each other. What is judged is the ratio of the least disturbed turns;
+the median of all turns is shown beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -188,8 +190,15 @@ def side(rank: int, folder: Path) -> Iterator[Side]:
         mesh.close()
 
 
+def keep_processor(rank: int) -> None:
+    """Run this thread on one processor, another one for each rank where there are two."""
+    processors = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {processors[rank % len(processors)]})
+
+
 def follow(folder: Path, orders: Connection) -> None:
     """Be the second rank: take turns until there are no more orders."""
+    keep_processor(1)
     with side(1, folder) as own:
         turns = own.turns()
         while (order := orders.recv()) is not None:
@@ -222,6 +231,7 @@ def measure(exchanges: int, rounds: int) -> list[Cost]:
         follower(Path(name)) as orders,
         side(0, Path(name)) as own,
     ):
+        keep_processor(0)  # now that the follower did not inherit it
         alternatives = {
             kind: together(kind, turn, orders=orders) for kind, turn in own.turns().items()
         }
