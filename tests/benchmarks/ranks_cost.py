@@ -7,8 +7,7 @@ The relay of an idle round is compared with a bare ZMQ ping-pong: as a broadcast
 answers with an empty payload, and as the gather it is once a plugin reports. A round of 64 rows
 over the scripted plane is compared with the same round on one rank; both ranks must have ended it.
 The alternatives take turns. Each rank keeps to a processor of its own: left alone, Linux often runs
-both on one, since they wake each other. What is judged is the ratio of the least disturbed turns;
-the median of all turns is shown beside it.
+both on one, since they wake each other. The ratios are medians over turns that were neighbours.
 """
 
 from __future__ import annotations
@@ -62,13 +61,12 @@ Turn = Callable[[int], object]
 
 @frozen
 class Cost:
-    """Microseconds of an alternative and of what it is compared with, where least disturbed."""
+    """Microseconds of an alternative and of what it is compared with; the ratio's median."""
 
     name: str
     compared_us: float
     us: float
     ratio: float
-    median_ratio: float
     at_most: float
 
 
@@ -268,16 +266,15 @@ def timed(turn: Turn, count: int) -> float:
 
 
 def compared(times: dict[str, list[float]], kind: str, *, base: str) -> Cost:
-    """The least of both, their ratio, and the median ratio of turns that were neighbours."""
+    """Medians of both, and the median of the ratios of turns that were neighbours."""
     ratios = [us / base_us for us, base_us in zip(times[kind], times[base], strict=True)]
-    least, base_least = min(times[kind]), min(times[base])
-    return Cost(kind, base_least, least, least / base_least, median(ratios), AT_MOST[kind])
+    return Cost(kind, median(times[base]), median(times[kind]), median(ratios), AT_MOST[kind])
 
 
 def show(costs: list[Cost]) -> None:
     """Print a table."""
     table = Table(title="a second rank, in a process of its own")
-    for column in ("", "compared with, us", "us", "times as long", "at most", "median"):
+    for column in ("", "compared with, us", "us", "times as long", "at most"):
         table.add_column(column, justify="right" if column else "left")
     for cost in costs:
         style = "green" if cost.ratio <= cost.at_most else "red"
@@ -287,7 +284,6 @@ def show(costs: list[Cost]) -> None:
             f"{cost.us:,.1f}",
             f"[{style}]{cost.ratio:.2f}",
             f"{cost.at_most:.1f}",
-            f"{cost.median_ratio:.2f}",
         )
     Console().print(table)
 
