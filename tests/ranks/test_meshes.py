@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from tokenspeed_core.errors import ConfigError
+from tokenspeed_core.ranks.meeting import local_seat
 from tokenspeed_core.ranks.mesh import CheckedGroup, Mesh, MeshGroup, RankError, ranks_of
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.ranks.zmq_mesh import MeshLimits, ZmqMesh
@@ -180,6 +181,18 @@ def test_a_connection_without_the_secret_is_not_heard(tmp_path: Path) -> None:
     assert all("nothing for 0.5 s" in error for error in errors)
     here.close()
     stranger.close()
+
+
+def test_a_rank_that_waits_to_meet_can_be_told_to_stop(tmp_path: Path) -> None:
+    """What is called while it waits ends the wait, also before any other rank was there."""
+
+    def stop() -> None:
+        raise InterruptedError
+
+    begin = time.monotonic()
+    with pytest.raises(InterruptedError):
+        local_seat(1, Topology(tp=2), folder=tmp_path).meet(stop)
+    assert time.monotonic() - begin < LIMITS.connect_s
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -101,7 +101,9 @@ def local_seat(rank: int, topology: Topology, *, folder: Path) -> Seat:
     from torch._C._distributed_c10d import FileStore
 
     limits = MeshLimits()
-    store = FileStore(str(folder / "store"), topology.world_size)
+    path = folder / "store"
+    path.touch(mode=0o600)  # without it the first look waits for it, deaf to signals
+    store = FileStore(str(path), topology.world_size)
     store.set_timeout(timedelta(seconds=limits.connect_s))
     address = f"ipc://{folder}/rank-{rank}"
     return Seat(
