@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CLIENTS, TOKENS, WARM_S = 64, 12, 2.0
 LOAD_S = float(os.environ.get("TOKENSPEED_LOAD_S", "6"))
-# What an allocator keeps for itself is no leak, nor is a page of the cache (3 MB) used at last.
-GROWTH_BYTES = 32 << 20
+# Of the front end and of the engine. The engine's memory grows in steps as batches of new sizes
+# come, by 150 MB in half a minute; this bound cannot tell a small leak from that.
+GROWTH_BYTES = (16 << 20, 256 << 20)
 # In bfloat16 two tokens can be equally likely, and which comes first is up to the batch. With a
 # page for each client, and few more, all of the cache is in use after the first requests.
 FLAGS = ("--model", "smollm2-135m", "--dtype", "float32", "--num-pages", "73")
@@ -137,6 +138,6 @@ def test_every_request_ends_once_and_nothing_leaks(
     assert after.sizes["waiting"] == after.sizes["decoding"] == 0
     assert after.descriptors == before.descriptors
     assert after.threads == before.threads
-    for grown, then in zip(after.resident_bytes, before.resident_bytes, strict=True):
-        assert grown - then < GROWTH_BYTES
+    memory = zip(after.resident_bytes, before.resident_bytes, GROWTH_BYTES, strict=True)
+    assert all(grown - then < allowed for grown, then, allowed in memory)
     assert server.stop()[0] == 0
