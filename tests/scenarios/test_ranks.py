@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,13 @@ from tokenspeed_core.testing import (
     telling_tokens,
     thread_meshes,
 )
-from tokenspeed_hookspecs import CacheOperationKind, ControlRequest, LogprobOptions
+from tokenspeed_hookspecs import (
+    AddRequest,
+    CacheOperationKind,
+    ControlRequest,
+    LogprobOptions,
+    SamplingParams,
+)
 
 Build = Callable[..., WorldFixture]
 
@@ -141,6 +147,27 @@ def test_pipeline_stages_commit_the_last_stages_tokens(build: Build) -> None:
     first, last = [[name for name, _ in released(world, rank)] for rank in (0, 1)]
     assert first == last
     assert sorted(first) == names
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"seed": 2**70}, {"features": {"x": object()}}, {"request_id": "\ud800"}]
+)
+def test_what_other_ranks_cannot_be_told_is_refused(
+    build: Build, wishes: dict[str, object]
+) -> None:
+    """It ends alone; the ranks go on alike."""
+    world = build(Topology(tp=2), EngineSetup())
+    features = cast("dict[str, object]", wishes.get("features", {}))
+    name = str(wishes.get("request_id", "odd"))
+    sampling = SamplingParams(seed=cast("int | None", wishes.get("seed")))
+    world.put(AddRequest(name, [1], sampling, features=features), request("r", 5, budget=2))
+    world.put(ControlRequest("own", {"x": object()}))
+    odd, plain = ends(world, name, "r")
+    assert odd.finish is not None
+    assert "cannot be told" in str(odd.finish.message)
+    assert plain.tokens == [1000, 1001]
+    assert [reply.success for reply in world.engine(0).received.replies] == [False]
+    world.to_idle()
 
 
 def test_an_engine_stops_once_its_frontend_is_gone(build: Build) -> None:

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from tokenspeed_core.errors import EngineError
-from tokenspeed_core.loop.controls import Controls
+from tokenspeed_core.loop.controls import Controls, refused
 from tokenspeed_core.loop.parts import LoopParts
-from tokenspeed_core.requests.ingress import Admitted, check, resolved_start
+from tokenspeed_core.loop.relay import Unrelayable
+from tokenspeed_core.requests.ingress import CLIENT_ERROR, Admitted, check, resolved_start
 from tokenspeed_core.requests.outbox import Outbox
 from tokenspeed_core.requests.prompt_scores import PromptScores
 from tokenspeed_core.requests.state import RequestState, Timeline
@@ -120,6 +121,17 @@ class Admission:
                 return
             admitted = refusal
         self._outbox.refuse(request_id, admitted.message, status_code=admitted.status_code)
+
+    def refuse_untold(self, message: Unrelayable) -> None:
+        """Answer a request or operation that the other ranks cannot be told."""
+        problem = f"the other ranks cannot be told: {message.problem}"
+        if message.operation is not None:
+            self._controls.reply(refused(_text(message.operation), problem))
+            return
+        request_id = _text(message.request_id or b"")
+        if self._table.get(request_id) is None and request_id not in self._taken:
+            text = f"Invalid request: {problem}"
+            self._outbox.refuse(request_id, text, status_code=CLIENT_ERROR)
 
     def _validate(self, admitted: Admitted, round: Round) -> Refuse | None:
         validate = self._parts.hooks.validate_request
@@ -262,6 +274,10 @@ class Admission:
                 ready.append(submission.spec)
         if ready:
             self._parts.scheduler.submit(ready)
+
+
+def _text(utf8: bytes) -> str:
+    return utf8.decode("utf-8", "surrogatepass")
 
 
 def _for_data_plane(request: AddRequest) -> AdmittedRequest:

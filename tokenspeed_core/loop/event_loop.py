@@ -21,7 +21,7 @@ from tokenspeed_core.loop.gate import Gate
 from tokenspeed_core.loop.operations import Operations
 from tokenspeed_core.loop.parts import LoopParts
 from tokenspeed_core.loop.registered import RegisteredRequests
-from tokenspeed_core.loop.relay import Relay, Relayed
+from tokenspeed_core.loop.relay import Relay, Relayed, Told, Unrelayable
 from tokenspeed_core.requests.commit import Committer
 from tokenspeed_core.requests.finish import FinishRules
 from tokenspeed_core.requests.flight import InFlight, RowGatherer, plan_logprobs
@@ -172,7 +172,7 @@ class EventLoop:
 
     # --- admit -------------------------------------------------------------------------------
 
-    def _admit(self, round: Round, messages: Sequence[Message]) -> None:
+    def _admit(self, round: Round, messages: Sequence[Told]) -> None:
         """Take messages in order; a control acts after the requests that came before it."""
         self.phase = "admit"
         self._admission.take_kept_back(round)
@@ -181,6 +181,8 @@ class EventLoop:
                 self._admission.take(message, round)
             elif isinstance(message, AbortRequests):
                 self._abort(message, round)
+            elif isinstance(message, Unrelayable):
+                self._admission.refuse_untold(message)
             else:
                 self._admission.register()
                 self._operations.handle(message, round)

@@ -12,12 +12,24 @@ from numbers import Integral, Real
 from typing import cast
 
 import msgspec
-from attrs import define, fields
+from attrs import define, fields, frozen
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_hookspecs import AbortRequests, AddRequest, ControlRequest, Group, Message
 
-_KINDS = (AddRequest, AbortRequests, ControlRequest)
+
+@frozen
+class Unrelayable:
+    """In place of a message the other ranks cannot be told, so that all refuse it alike: the id of
+    its request or the name of its operation, in UTF-8 with surrogates, and why."""
+
+    problem: str
+    request_id: bytes | None = None
+    operation: bytes | None = None
+
+
+Told = Message | Unrelayable
+_KINDS = (AddRequest, AbortRequests, ControlRequest, Unrelayable)
 _Tagged = list[tuple[int, msgspec.Raw]]
 
 
@@ -28,7 +40,7 @@ class Relayed:
 
     stop: bool
     now: float
-    messages: Sequence[Message]
+    messages: Sequence[Told]
     reports: Mapping[str, Sequence[bytes]]
 
 
@@ -52,14 +64,14 @@ class Relay:
             own = {name: (report,) for name, report in reports.items()} if reports else {}
             return Relayed(stop, now, received, own)
         is_owner = self._replica.index == 0
-        payload = encode(stop, received, now=now) if is_owner else b""
+        told, payload = _told(stop, received, now=now) if is_owner else ((), b"")
         gathered: dict[str, list[bytes]] = {}
         if reports is None:
             relayed = self._replica.broadcast(0, payload)
         else:
             relayed, gathered = self._gather(payload, reports)
         if is_owner:
-            return Relayed(stop, now, received, gathered)
+            return Relayed(stop, now, told, gathered)
         return Relayed(*decode(relayed), gathered)
 
     def _gather(
@@ -72,14 +84,39 @@ class Relay:
         return members[0][0], gathered
 
 
-def encode(stop: bool, messages: Sequence[Message], *, now: float) -> bytes:
+def _told(stop: bool, received: Sequence[Message], *, now: float) -> tuple[Sequence[Told], bytes]:
+    """What all members get, and its encoding."""
+    try:
+        return received, encode(stop, received, now=now)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        told = [_relayable(message) for message in received]
+        return told, encode(stop, told, now=now)
+
+
+def _relayable(message: Message) -> Told:
+    try:
+        encode(False, [message], now=0.0)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(message, AbortRequests):
+            return AbortRequests(())  # of an id that was refused
+        if isinstance(message, AddRequest):
+            return Unrelayable(str(error), _utf8(message.request_id))
+        return Unrelayable(str(error), operation=_utf8(message.name))
+    return message
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def encode(stop: bool, messages: Sequence[Told], *, now: float) -> bytes:
     """Messages as msgpack: the stop flag, the clock, then (kind, message) pairs."""
     encoder = msgspec.msgpack.Encoder(enc_hook=_plain_value)
     tagged = [(_KINDS.index(type(m)), msgspec.Raw(encoder.encode(_plain(m)))) for m in messages]
     return encoder.encode((stop, now, tagged))
 
 
-def _plain(message: Message) -> Message | dict[str, object]:
+def _plain(message: Told) -> Told | dict[str, object]:
     if not isinstance(message, AddRequest):
         return message
     # Prompts may be any sequence of ids; the wire knows lists.
@@ -99,12 +136,12 @@ def _plain_value(value: object) -> object:
     raise TypeError(f"other ranks cannot be told of a {type(value).__name__}: {value!r:.80}")
 
 
-def decode(payload: bytes) -> tuple[bool, float, list[Message]]:
+def decode(payload: bytes) -> tuple[bool, float, list[Told]]:
     """The stop flag, clock and messages of a round. EngineError if they do not decode."""
     try:
         stop, now, tagged = msgspec.msgpack.decode(payload, type=tuple[bool, float, _Tagged])
         messages = [msgspec.msgpack.decode(raw, type=_KINDS[kind]) for kind, raw in tagged]
-        return stop, now, cast("list[Message]", messages)
+        return stop, now, cast("list[Told]", messages)
     except (msgspec.MsgspecError, IndexError) as error:
         raise EngineError(
             f"the relayed messages of {len(payload)} bytes do not decode ({error}); the replica's "
