@@ -24,6 +24,8 @@ from tokenspeed_hookspecs import (
     ControlRequest,
     GatedOperation,
     Hold,
+    Load,
+    OutputBatch,
     Pass,
     Plugin,
     Refuse,
@@ -306,6 +308,35 @@ def test_a_batch_may_ask_that_pending_forwards_commit_first() -> None:
         assert len(engine.loop.in_flight) <= 1
     assert engine.received["r"].tokens == telling_tokens(4)
     engine.to_idle()
+
+
+class KeepingFrontend(ManualFrontend):
+    """Keeps the batches it was sent, as one that sends them from another thread does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[OutputBatch] = []
+
+    def send(self, outputs: OutputBatch, load: Load) -> None:
+        """Keep the batch."""
+        super().send(outputs, load)
+        self.batches.append(outputs)
+
+
+def test_a_batch_that_was_sent_is_never_written_to_again() -> None:
+    """Also an empty one, after silent ends: the next round's chunks go into another."""
+    frontend = KeepingFrontend()
+    engine = EngineFixture(EngineSetup(frontend=frontend))
+    for number in range(4):
+        engine.add(f"gone{number}", 40, budget=100)
+        engine.rounds(3)
+        engine.abort(f"gone{number}")
+        engine.rounds(3)
+        engine.add(f"r{number}", 40, budget=5)
+        engine.run_to_end(f"r{number}")
+    engine.to_idle()
+    assert len({id(batch) for batch in frontend.batches}) == len(frontend.batches)
+    assert any(not batch.request_ids for batch in frontend.batches)
 
 
 def test_an_end_that_is_told_to_nobody_still_reports_the_load() -> None:

@@ -37,6 +37,7 @@ from tokenspeed_hookspecs import (
     ForwardResult,
     Load,
     Message,
+    OutputBatch,
     Plan,
     Round,
     StorageTick,
@@ -383,4 +384,5 @@ class EventLoop:
             active_pages=sizes.active_pages,
             total_pages=sizes.total_pages,
         )
-        frontend.send(outputs, round.load)
+        # What was sent is the frontend's; the outbox would go on with an empty one.
+        frontend.send(outputs if outputs.request_ids else OutputBatch(), round.load)
