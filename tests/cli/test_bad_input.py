@@ -108,9 +108,12 @@ def test_an_engine_that_fails_is_code_1(run: Run) -> None:
 
 
 def test_an_interrupt_is_code_130(engine_flags: list[str]) -> None:
-    """Ctrl-C while text is streamed ends the command quietly."""
+    """Ctrl-C while text is streamed ends the command quietly.
+
+    So many prompts that a busy machine cannot finish them before the signal.
+    """
     flags = ["--max-tokens", "900", "--ignore-eos", *engine_flags]
-    command = [sys.executable, "-m", "tokenspeed_core", "generate", "Hello", *flags]
+    command = [sys.executable, "-m", "tokenspeed_core", "generate", *["Hello"] * 32, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.read(1)
