@@ -17,7 +17,6 @@ from tokenspeed_core.wire.packing import WireError, tensors_in
 from tokenspeed_hookspecs import SamplingParams
 
 TOP_K_ALL = 1 << 30
-MOST_BITS = 63
 SAME_NAME = (
     "max_new_tokens",
     "temperature",
@@ -130,6 +129,6 @@ def _bias(bias: dict[str, float] | None) -> dict[int, float] | None:
 def _token_id(text: str) -> int:
     """A number that msgpack can carry on, as to the other ranks."""
     number = int(text)
-    if number.bit_length() > MOST_BITS:
+    if not -(2**63) <= number < 2**63:
         raise ValueError(f"got {text:.40}")
     return number
