@@ -60,8 +60,10 @@ def test_the_readmes_round_is_the_round() -> None:
     assert shown == textwrap.dedent(inspect.getsource(EventLoop.round))
 
 
+@pytest.mark.slow
 def test_the_readmes_commands_exist() -> None:
-    """Each `tokenspeed` line of the README names a command and flags that there are."""
+    """Each `tokenspeed` line of the README names a command and flags that there are, in the
+    environment that the README makes: the front end's flags come with its package."""
     lines = [line for block in _blocks("sh") for line in block.splitlines()]
     ours = [line.split("#")[0] for line in lines if line.startswith("tokenspeed ")]
     assert {line.split()[1] for line in ours} == set(COMMANDS)
