@@ -40,8 +40,8 @@ class Traffic:
     """Carries messages between a link and the mailbox.
 
     `running` are the requests whose end was neither asked for nor sent. Without any the engine is
-    `idle`, as far as this front end is concerned: the loop tells no load when the last one is
-    aborted, and the front end would take the engine for busy until the next request.
+    `idle`, as far as this front end is concerned: the load that the loop tells with the last abort
+    may still count the pages of rows in flight, and nothing follows it until the next request.
     """
 
     link: Link
