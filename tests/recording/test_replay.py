@@ -186,16 +186,19 @@ def test_an_engine_that_died_dies_again(tmp_path: Path) -> None:
 
 def test_idle_rounds_take_no_room(tmp_path: Path) -> None:
     """A thousand rounds in which nothing comes are one frame."""
-    path = tmp_path / "rounds.rec"
+    few, many = (_with_idle_rounds(tmp_path / f"{count}.rec", count) for count in (3, 1003))
+    assert len(last_frames(many, 10_000)) == len(last_frames(few, 10_000))
+    assert replay(many).rounds == replay(few).rounds + 1000
+
+
+def _with_idle_rounds(path: Path, count: int) -> Path:
+    """A closed recording of one request and so many rounds after it."""
     engine = EngineFixture(EngineSetup(record=str(path)))
     engine.add("a", 10, budget=3)
     engine.run_to_end("a")
-    engine.rounds(3)
-    before = len(last_frames(path, 10_000))
-    engine.rounds(1000)
+    engine.rounds(count)
     engine.rank.stop()
-    assert len(last_frames(path, 10_000)) <= before + 3
-    assert replay(path).rounds > 1000
+    return path
 
 
 def test_a_replay_stops_where_it_is_told_and_is_traced(tmp_path: Path) -> None:
