@@ -73,6 +73,9 @@ def test_every_hook_of_the_contract_with_a_round_is_frozen() -> None:
         ("drain_blocked", [False, True], True),
         ("busy", [False, False], False),
         ("refuse_release", [None, "b is busy"], "b is busy"),
+        ("refuse_weights", [None, "name a version"], "name a version"),
+        ("cache_clearing", [True, True], True),
+        ("cache_clearing", [True, False], False),
         ("iteration", [None, None], None),
     ],
 )
@@ -135,7 +138,7 @@ def test_a_broken_participant_is_named(compose: Compose, hook: str, with_other: 
     """An exception becomes an error that names plugin, hook, round and cause."""
     cause = OSError("no disk")
     broken = plugin("b", hook, answer=cause)
-    benign = {"round_report": b"", "poll_events": ()}.get(hook)
+    benign = {"round_report": b"", "poll_events": (), "cache_clearing": True}.get(hook)
     others = [plugin("a", hook, answer=benign)] if with_other else []
     with pytest.raises(PluginError) as caught:
         call(compose, hook, *others, broken)

@@ -17,6 +17,7 @@ from tokenspeed_hookspecs import (
     CacheGroup,
     ControlReply,
     GatedOperation,
+    Round,
     SchedulerDriver,
     SchedulerSettings,
 )
@@ -105,9 +106,9 @@ def test_frontend_operations_go_first_one_a_round() -> None:
     gate = gate_of(None, controls)
     gate.enqueue(operation("internal", 1, done))
     gate.enqueue_requested(operation("asked", 2, done))
-    gate.run()
+    gate.run(Round(1))
     assert done == ["asked"]
-    gate.run()
+    gate.run(Round(1))
     assert done == ["asked", "internal"]
     assert not gate.is_busy
     assert [reply.name for reply in controls.take_replies()] == ["asked", "internal"]
@@ -123,7 +124,7 @@ def test_an_operation_waits_for_every_rank(other: list[int], ran: list[str]) -> 
     done: list[str] = []
     gate = gate_of(World(other))
     gate.enqueue_requested(operation("asked", 5, done))
-    gate.run()
+    gate.run(Round(1))
     assert done == ran
 
 
@@ -132,7 +133,7 @@ def test_different_operations_at_the_heads_end_the_rank() -> None:
     gate = gate_of(World([0, -1, 6, -6, 0, 0, 0]))
     gate.enqueue_requested(operation("asked", 5, []))
     with pytest.raises(EngineError, match="different frontend operations"):
-        gate.run()
+        gate.run(Round(1))
 
 
 def test_a_code_below_one_is_refused() -> None:
@@ -150,7 +151,7 @@ def test_an_operation_that_raises_is_named() -> None:
     gate = gate_of(None)
     gate.enqueue(GatedOperation(1, "swap", run))
     with pytest.raises(EngineError, match="gated operation 'swap' failed: ZeroDivisionError: oops"):
-        gate.run()
+        gate.run(Round(1))
 
 
 def test_success_on_one_rank_only_is_a_failure() -> None:
@@ -158,7 +159,7 @@ def test_success_on_one_rank_only_is_a_failure() -> None:
     controls = Controls()
     gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=0), controls)
     gate.enqueue_requested(operation("asked", 5, []))
-    gate.run()
+    gate.run(Round(1))
     (reply,) = controls.take_replies()
     assert (reply.success, "on another rank" in reply.message) == (False, True)
 
@@ -167,11 +168,11 @@ def test_a_flush_another_rank_wants_clears_here_and_answers_nothing() -> None:
     """One flush anywhere clears everywhere; only the rank that was asked replies."""
     controls = Controls()
     gate = gate_of(World([1, 0, 0, 0, 0, 0, 0]), controls)
-    gate.run()
+    gate.run(Round(1))
     assert controls.take_replies() == []
     gate.request_flush()
     gate.request_flush()
-    gate.run()
+    gate.run(Round(1))
     assert [(reply.name, reply.success) for reply in controls.take_replies()] == [
         ("flush_cache", True)
     ] * 2
@@ -186,7 +187,7 @@ def test_an_operation_that_clears_the_cache_runs_only_if_every_rank_can(
     controls = Controls()
     gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=yes), controls)
     gate.enqueue_requested(evolve(operation("swap", 5, done), clears_cache=True))
-    gate.run()
+    gate.run(Round(1))
     assert done == ran
     assert [reply.success for reply in controls.take_replies()] == [bool(yes)]
 
@@ -196,7 +197,7 @@ def test_a_frontends_operation_must_answer_under_its_name() -> None:
     gate = gate_of(None)
     gate.enqueue_requested(evolve(operation("other", 5, []), name="asked"))
     with pytest.raises(EngineError, match="must return a ControlReply of that name"):
-        gate.run()
+        gate.run(Round(1))
 
 
 def test_a_flush_waits_for_what_the_last_requests_left() -> None:
@@ -208,9 +209,9 @@ def test_a_flush_waits_for_what_the_last_requests_left() -> None:
     gate.enqueue_requested(operation("plain", 5, done))
     gate.enqueue_requested(evolve(operation("swap", 6, done), clears_cache=True))
     for _ in range(5):
-        gate.run()
+        gate.run(Round(1))
     assert (done, [reply.name for reply in controls.take_replies()]) == (["plain"], ["plain"])
     for _ in range(2 * SETTLING_ROUNDS + 5):
-        gate.run()
+        gate.run(Round(1))
     told = [(reply.name, reply.success) for reply in controls.take_replies()]
     assert (done, told) == (["plain"], [("flush_cache", False), ("swap", False)])

@@ -95,6 +95,22 @@ def any_true(found: Implementations) -> Callable[[Round], bool]:
     return call
 
 
+def all_true(found: Implementations) -> Callable[[Round], bool]:
+    """Call until one says no."""
+    functions = found.functions
+
+    def call(round: Round) -> bool:
+        try:
+            for function in functions:
+                if not function(round):
+                    return False
+        except Exception as cause:
+            raise found.failure(function, round, cause=cause) from cause
+        return True
+
+    return call
+
+
 def flatten(found: Implementations) -> Callable[[Round], Sequence[object]]:
     """Call everyone and chain what they return."""
     functions = found.functions

@@ -34,6 +34,9 @@ class RoundHooks:
     round_report: Callable[[Round], Mapping[str, bytes]] | None = None
     validate_request: Callable[[Round], Refuse | None] | None = None
     request_aborted: Phase | None = None
+    refuse_weights: Callable[[Round], str | None] | None = None
+    cache_clearing: Callable[[Round], bool] | None = None
+    weights_loaded: Phase | None = None
     storage_tick: Callable[[Round], StorageTick | None] | None = None
     planned: Phase | None = None
     dispatch: Phase | None = None
@@ -62,6 +65,9 @@ _ANY = Joining(direct.any_true, wrapped.joined_any)
 JOININGS: Mapping[str, Joining] = {
     "validate_request": Joining(partial(direct.first, wanted=Refuse), wrapped.joined_first),
     "request_aborted": _NOTIFY,
+    "refuse_weights": Joining(partial(direct.first, wanted=str), wrapped.joined_text),
+    "cache_clearing": Joining(direct.all_true, wrapped.joined_all),
+    "weights_loaded": _NOTIFY,
     "storage_tick": Joining(partial(direct.first, wanted=StorageTick), wrapped.joined_first),
     "planned": _NOTIFY,
     "dispatch": _NOTIFY,

@@ -62,6 +62,11 @@ def joined_any(answers: Iterable[object]) -> bool:
     return any(answers)
 
 
+def joined_all(answers: Iterable[object]) -> bool:
+    """A question everyone has to answer with yes."""
+    return all(answers)
+
+
 def joined_text(answers: Iterable[str]) -> str | None:
     """The first reason given; pluggy leaves None out."""
     return next(iter(answers), None)

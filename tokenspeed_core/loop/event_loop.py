@@ -62,6 +62,7 @@ class EventLoop:
             self.controls,
             scheduler=parts.scheduler,
             has_requests=lambda: len(self.table) > 0,
+            cache_clearing=parts.hooks.cache_clearing,
         )
         self.in_flight: deque[InFlight] = deque()
         self.ledger = CacheLedger(parts.ranks.replica)
@@ -119,7 +120,7 @@ class EventLoop:
         self._admit(round, start.messages)
         self._change_pause()
         self._admission.run_stages()
-        self._gate()
+        self._gate(round)
         self._advance_head(round)
         if round.frozen:
             self._run_frozen(round)
@@ -210,9 +211,9 @@ class EventLoop:
 
     # --- gate and storage tick ---------------------------------------------------------------
 
-    def _gate(self) -> None:
+    def _gate(self, round: Round) -> None:
         self.phase = "gate"
-        self.gate.run()
+        self.gate.run(round)
 
     def _advance_head(self, round: Round) -> None:
         """The tick and the acknowledgments, at the head so that this round's plan sees them."""

@@ -32,6 +32,9 @@ class RoundHooks(Protocol):
     round_report: Callable[[Round], Mapping[str, bytes]] | None
     validate_request: Callable[[Round], Refuse | None] | None
     request_aborted: Hook | None
+    refuse_weights: Callable[[Round], str | None] | None
+    cache_clearing: Callable[[Round], bool] | None
+    weights_loaded: Hook | None
     storage_tick: Callable[[Round], StorageTick | None] | None
     planned: Hook | None
     dispatch: Hook | None

@@ -27,6 +27,7 @@ from tokenspeed_hookspecs import (
     ForwardTable,
     Frontend,
     Group,
+    HostPages,
     Load,
     Message,
     ModelInfo,
@@ -94,6 +95,11 @@ class RecordedPlane:
         return self.port.cache_groups
 
     @property
+    def host_pages(self) -> HostPages | None:
+        """The host tier's memory: what is moved there and away is not recorded."""
+        return self.port.host_pages
+
+    @property
     def memory_regions(self) -> Sequence[str]:
         """What can be released."""
         return self.port.memory_regions
@@ -152,6 +158,10 @@ class RecordedPlane:
         reply = self.port.control(request)
         self.note("c", codec.reply_to_plain(reply))
         return reply
+
+    def settle(self, name: str, *, agreed: bool) -> None:
+        """Pass on."""
+        self.port.settle(name, agreed=agreed)
 
     def call(self, function: Callable[[], T]) -> T:
         """Tell the value, where it is plain."""

@@ -29,6 +29,7 @@ from tokenspeed_hookspecs import (
     ForwardResult,
     ForwardTable,
     Group,
+    HostPages,
     Load,
     Message,
     ModelInfo,
@@ -155,6 +156,7 @@ class ReplayedPlane:
         self.cache_groups: Sequence[CacheGroup] = msgspec.convert(
             described["cache_groups"], list[CacheGroup]
         )
+        self.host_pages: HostPages | None = None
         self.memory_regions: Sequence[str] = list(described["memory_regions"])
 
     def start(self, extensions: Sequence[DataPlaneExtension]) -> None:
@@ -197,6 +199,9 @@ class ReplayedPlane:
     def control(self, request: ControlRequest) -> ControlReply:
         """The recorded reply."""
         return codec.reply_from_plain(self._tape.take("c"))
+
+    def settle(self, name: str, *, agreed: bool) -> None:
+        """Nothing is ready."""
 
     def call(self, function: Callable[[], T]) -> T:
         """The recorded value, if it was a plain one."""

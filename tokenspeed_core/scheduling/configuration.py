@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from typing import Any
 
 from tokenspeed_core.errors import ConfigError
-from tokenspeed_hookspecs import CacheGroup, SchedulerSettings
+from tokenspeed_hookspecs import CacheGroup, SchedulerSettings, StoragePressure, StorageSettings
 
 
 def page_groups(settings: SchedulerSettings) -> Sequence[CacheGroup]:
@@ -24,6 +25,11 @@ def native_configuration(wheel: Any, settings: SchedulerSettings) -> Any:
     config.cache_groups = [
         _native_group(wheel, group, num_pages=settings.num_pages) for group in page_groups(settings)
     ]
+    if settings.storage is not None:
+        # Its switch is named after the one subsystem that uses it; the core knows none by name.
+        (switch,) = [each for each in dir(config) if fnmatch(each, "enable_*_storage")]
+        setattr(config, switch, True)
+        config.storage_config = _native_storage(wheel, settings.storage)
     for name, value in settings.native_options.items():
         _set_option(config, name, value=value)
     _check_together(config, settings)
@@ -80,3 +86,26 @@ def _set_option(config: Any, name: str, *, value: object) -> None:
         setattr(config, name, value)
     except TypeError as cause:
         raise ConfigError([f"scheduler option {name!r} cannot be {value!r}: {cause}"]) from cause
+
+
+def _native_storage(wheel: Any, storage: StorageSettings) -> Any:
+    def pressure(mark: StoragePressure) -> Any:
+        return wheel.StoragePressure(
+            mark.queued_operations, mark.queued_bytes, mark.oldest_operation_us
+        )
+
+    try:
+        return wheel.StorageConfig(
+            max_operations=storage.max_operations,
+            max_keys_per_operation=storage.max_keys_per_operation,
+            max_host_blocks=storage.max_host_pages,
+            metadata_entries=storage.metadata_entries,
+            max_prefetch_tokens=storage.max_prefetch_tokens,
+            min_prefetch_tokens=storage.min_prefetch_tokens,
+            wait_timeout_us=storage.wait_timeout_us,
+            ready_timeout_us=storage.ready_timeout_us,
+            pressure_high=pressure(storage.pressure_high),
+            pressure_low=pressure(storage.pressure_low),
+        )
+    except (TypeError, ValueError, RuntimeError) as cause:
+        raise ConfigError([f"the scheduler refuses {storage}: {cause}"]) from cause

@@ -9,10 +9,11 @@ request that ended while a forward ran) come back here like all others and are a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tokenspeed_scheduler as wheel
+from attrs import evolve
 
 from tokenspeed_core.errors import ConfigError, EngineError
 from tokenspeed_core.scheduling.answering import Answering
@@ -27,7 +28,7 @@ from tokenspeed_core.scheduling.endings import Endings
 from tokenspeed_core.scheduling.entrance import Entrance
 from tokenspeed_core.scheduling.flight import Flight
 from tokenspeed_core.scheduling.native_events import EventQueue, NativeEvents
-from tokenspeed_core.scheduling.operations import device_order
+from tokenspeed_core.scheduling.operations import device_order, storage_operations
 from tokenspeed_core.scheduling.population import Population, Stage, Tracked
 from tokenspeed_core.scheduling.prefixes import RunningPrefixes
 from tokenspeed_core.scheduling.submissions import SubmissionRules
@@ -66,7 +67,8 @@ class NativeScheduler:
         self._records_events = bool(config.enable_kv_cache_events)
         self._has_peer = config.role != wheel.SchedulerConfig.Role.Fused
         # What waits for a peer or a store has to wait where it can be told apart: in the wheel.
-        waits_inside = self._has_peer or config.storage_config is not None
+        self._has_storage = config.storage_config is not None
+        waits_inside = self._has_peer or self._has_storage
         self._backlog = Backlog(None if waits_inside else settings.max_scheduled_tokens)
         self._population = Population()
         self._flight = Flight()
@@ -143,6 +145,19 @@ class NativeScheduler:
         """Whether the scheduler knows any request; one that ended counts until it is let go."""
         return len(self._population) > 0
 
+    @property
+    def storage_pending(self) -> bool:
+        """Whether a storage operation is open, or a request waits for one."""
+        return self._has_storage and bool(self._wheel.storage_pending())
+
+    @property
+    def storage_counts(self) -> Mapping[str, int]:
+        """The wheel's figures of storage; none without it."""
+        if not self._has_storage:
+            return {}
+        stats = self._wheel.storage_stats()
+        return {name: int(getattr(stats, name)) for name in dir(stats) if not name.startswith("_")}
+
     def request_length(self, request_id: str) -> int:
         """Prompt and generated tokens, -1 when unknown."""
         request = self._population.get(request_id)
@@ -202,6 +217,7 @@ class NativeScheduler:
             or _moves_pages(operations)
             or (self._has_peer and self._begin_remote(native)),
             native=native,
+            storage=storage_operations(native.cache, self._groups) if self._has_storage else (),
         )
 
     def _hand_over(self) -> None:
@@ -253,7 +269,10 @@ class NativeScheduler:
         """Give the round's clock and the finished cache operations; neither, no call."""
         head = EventQueue(wheel)
         if tick is not None:
-            head.add([*tick.events, self._events.tick(tick)])
+            if self._endings.has_suspects:
+                # What a NaN may have left in pages must not reach a store that outlives the cache.
+                tick = evolve(tick, allow_storage=False)
+            head.add(self._events.head(tick))
         if done:
             head.add([self._events.done(acknowledgment) for acknowledgment in done])
             self._note_done(done)

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tokenspeed_hookspecs import CacheAcknowledgment, CacheOperationKind, RequestSpec, StorageTick
+from tokenspeed_hookspecs import (
+    CacheAcknowledgment,
+    CacheOperationKind,
+    RequestSpec,
+    StorageResult,
+    StorageTick,
+)
 
 
 class NativeEvents:
@@ -63,6 +69,20 @@ class NativeEvents:
         return self._wheel.Cache.StorageTick(
             tick.now_us, tick.allow_forward, tick.allow_storage, pressure
         )
+
+    def head(self, tick: StorageTick) -> Iterator[Any]:
+        """Everything of a tick, in the order the wheel needs: the clock last."""
+        yield from tick.events
+        for request_id in tick.detached:
+            yield self._wheel.Cache.StorageDetach(request_id)
+        for result in tick.results:
+            yield self._storage_done(result)
+        yield self.tick(tick)
+
+    def _storage_done(self, result: StorageResult) -> Any:
+        success = [int(each) for each in result.success]
+        failed = [int(each) for each in result.failed] or [0] * len(success)
+        return self._wheel.Cache.StorageDone(result.op_id, success, result.is_retired, failed)
 
     def done(self, acknowledgment: CacheAcknowledgment) -> Any:
         """A cache operation is in place."""

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenspeed_hookspecs import CacheOperation, CacheOperationKind, PageMove
+from tokenspeed_hookspecs import (
+    CacheOperation,
+    CacheOperationKind,
+    PageMove,
+    StorageKey,
+    StorageOperation,
+    StorageOperationKind,
+)
 
 KINDS: Mapping[str, CacheOperationKind] = {
     "SnapshotOp": CacheOperationKind.SNAPSHOT,
@@ -18,13 +25,46 @@ KINDS: Mapping[str, CacheOperationKind] = {
     "RestoreOp": CacheOperationKind.RESTORE,
     "LoadBackOp": CacheOperationKind.LOAD_BACK,
 }
+STORAGE_KINDS: Mapping[str, StorageOperationKind] = {
+    "StorageQueryOp": StorageOperationKind.QUERY,
+    "StorageGetOp": StorageOperationKind.GET,
+    "StoragePutOp": StorageOperationKind.PUT,
+    "StorageCancelOp": StorageOperationKind.CANCEL,
+}
 _READS_DEVICE = (CacheOperationKind.SNAPSHOT, CacheOperationKind.WRITE_BACK)
 
 
 def device_order(natives: Sequence[Any], groups: Sequence[str]) -> tuple[CacheOperation, ...]:
     """The operations of a plan, one per operation id; `groups` are names by native index."""
-    operations = [single for native in natives for single in _singles(native, groups)]
+    operations = [
+        single
+        for native in natives
+        if type(native).__name__ not in STORAGE_KINDS
+        for single in _singles(native, groups)
+    ]
     return tuple(sorted(operations, key=lambda operation: _rank(operation.kind)))
+
+
+def storage_operations(
+    natives: Sequence[Any], groups: Sequence[str]
+) -> tuple[StorageOperation, ...]:
+    """The storage operations of a plan, in its order; none of them is the device's."""
+    return tuple(
+        _stored(native, kind, groups=groups)
+        for native in natives
+        if (kind := STORAGE_KINDS.get(type(native).__name__)) is not None
+    )
+
+
+def _stored(native: Any, kind: StorageOperationKind, *, groups: Sequence[str]) -> StorageOperation:
+    if kind is StorageOperationKind.CANCEL:
+        return StorageOperation(native.op_id, kind)
+    return StorageOperation(
+        op_id=native.op_id,
+        kind=kind,
+        keys=tuple([StorageKey(groups[group], *rest) for group, *rest in native.keys]),
+        pages=() if kind is StorageOperationKind.QUERY else tuple(native.host_blocks),
+    )
 
 
 def _rank(kind: CacheOperationKind) -> int:

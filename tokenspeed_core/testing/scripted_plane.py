@@ -39,6 +39,7 @@ from tokenspeed_hookspecs import (
     Dispatch,
     ForwardResult,
     ForwardTable,
+    HostPages,
     ModelInfo,
     PendingForward,
     Plan,
@@ -73,6 +74,7 @@ class ScriptedDataPlane:
             "scripted", self.options.vocab_size, limit, self.options.eos_token_ids
         )
         self.cache_groups: Sequence[CacheGroup] = self.options.groups(config.scheduler.page_size)
+        self.host_pages: HostPages | None = None
         self.faults = Faults()
         self.released: list[tuple[str, int]] = []
         self.operations: Counter[CacheOperationKind] = Counter()
@@ -116,6 +118,10 @@ class ScriptedDataPlane:
     def control(self, request: ControlRequest) -> ControlReply:
         """Answer as scripted."""
         return self.asked.control(request)
+
+    def settle(self, name: str, *, agreed: bool) -> None:
+        """Record whether the operation was made."""
+        self.asked.settle(name, agreed=agreed)
 
     def interrupt(self, reason: str) -> None:
         """Nothing here waits for another rank."""

@@ -13,6 +13,8 @@ from tokenspeed_hookspecs.data_plane import (
     Dispatch,
     ForwardResult,
     ForwardTable,
+    HostGroup,
+    HostPages,
     LogprobPlan,
     ModelInfo,
     PendingForward,
@@ -62,7 +64,6 @@ from tokenspeed_hookspecs.scheduler import (
     SchedulerDriver,
     SchedulerSettings,
     SchedulerSizes,
-    StorageTick,
 )
 from tokenspeed_hookspecs.serving import (
     ChunkStream,
@@ -74,6 +75,15 @@ from tokenspeed_hookspecs.serving import (
     RequestInUseError,
     ServingContext,
     Tokenizer,
+)
+from tokenspeed_hookspecs.storage import (
+    StorageKey,
+    StorageOperation,
+    StorageOperationKind,
+    StoragePressure,
+    StorageResult,
+    StorageSettings,
+    StorageTick,
 )
 
 API_VERSION = "1.0"
@@ -125,6 +135,8 @@ __all__ = [
     "Group",
     "Histogram",
     "Hold",
+    "HostGroup",
+    "HostPages",
     "Instruments",
     "Load",
     "LogprobOptions",
@@ -154,6 +166,12 @@ __all__ = [
     "SchedulerSettings",
     "SchedulerSizes",
     "ServingContext",
+    "StorageKey",
+    "StorageOperation",
+    "StorageOperationKind",
+    "StoragePressure",
+    "StorageResult",
+    "StorageSettings",
     "StorageTick",
     "Timekeeper",
     "TokenAlternatives",

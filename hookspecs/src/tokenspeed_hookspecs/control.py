@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import frozen
 
 from tokenspeed_hookspecs.requests import ControlReply
+
+if TYPE_CHECKING:
+    from tokenspeed_hookspecs.rounds import Round
 
 
 @frozen
@@ -18,15 +21,17 @@ class GatedOperation:
     core's); `run` is called on the loop thread; what it returns is the reply, None sends none.
 
     A frontend's operation must reply, and succeeds only if it does so on every rank; `succeeded` is
-    then called on each, ahead of the reply. With
-    `clears_cache` the cached prefixes go first, on every rank or on none; where that fails a
+    then called on each, ahead of the reply, and otherwise `failed` on each: what must be done on
+    all ranks or on none is got ready by `run`, put in place by the one and taken back by the other.
+    With `clears_cache` the cached prefixes go first, on every rank or on none; where that fails a
     frontend's operation is refused without a call, and a plugin's own waits."""
 
     code: int
     name: str
     run: Callable[[], ControlReply | None]
     clears_cache: bool = False
-    succeeded: Callable[[], None] | None = None
+    succeeded: Callable[[Round], None] | None = None
+    failed: Callable[[], None] | None = None
 
 
 @frozen

@@ -114,6 +114,55 @@ class ForwardResult:
     endings: Mapping[int, FinishReason] = field(factory=dict)
 
 
+@frozen
+class HostGroup:
+    """How the pages of one cache group lie in the host tier.
+
+    A page is `page_bytes` of memory without gaps; `fields` names what is in it, in order, with
+    shapes and number formats. Of `shard_count` equal parts of a page's tensors this rank holds part
+    `shard`; ranks with the same part hold the same bytes.
+    """
+
+    group: str
+    page_bytes: int
+    fields: tuple[str, ...]
+    shard_count: int = 1
+    shard: int = 0
+
+
+class HostPages(Protocol):
+    """The memory of the host tier, for those who move its pages elsewhere.
+
+    A page may be read or written, on any thread, only while the scheduler holds it for an operation
+    of theirs. The memory lives as long as a view of it.
+    """
+
+    @property
+    def groups(self) -> Sequence[HostGroup]:
+        """The cache groups, in the order of `DataPlane.cache_groups`."""
+        ...
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of each group, page 0 included, which is never used."""
+        ...
+
+    @property
+    def buffers(self) -> Sequence[memoryview]:
+        """The whole allocations, for a transport that registers memory."""
+        ...
+
+    def page(self, group: str, page: int) -> memoryview:
+        """The bytes of one page, writable. IndexError: no such page; KeyError: no such group."""
+        ...
+
+    def identity(self) -> Mapping[str, object]:
+        """Everything a page's bytes depend on besides the tokens before its end and the version of
+        the weights: the checkpoint by its contents, number formats, layout, ranks. Plain values;
+        equal maps mean pages that can be exchanged. May read the whole checkpoint, once."""
+        ...
+
+
 class PendingForward(Protocol):
     """A forward that was dispatched; `DataPlane.complete` resolves it."""
 
@@ -157,6 +206,11 @@ class DataPlane(Protocol):
     @property
     def cache_groups(self) -> Sequence[CacheGroup]:
         """The page tables the scheduler keeps for this model."""
+        ...
+
+    @property
+    def host_pages(self) -> HostPages | None:
+        """The host tier's memory, from `start` on; None where there is no such tier."""
         ...
 
     def start(self, extensions: Sequence[DataPlaneExtension]) -> None:
@@ -224,7 +278,15 @@ class DataPlane(Protocol):
         `init_weights_update_group`, `destroy_weights_update_group` and `profile`, with the
         arguments of the wire. Behind the forwards dispatched before. What it does not support or
         cannot do is a reply without success that says why; nothing is changed then.
+
+        All but `profile` are made on every rank or on none: this gets them ready, with all that can
+        fail, and `settle` follows.
         """
+        ...
+
+    def settle(self, name: str, *, agreed: bool) -> None:
+        """End what the last `control` got ready: put it in place if every rank could get ready,
+        else let go of it, so that all is as before. It follows also where this rank could not."""
         ...
 
     def call(self, function: Callable[[], T]) -> T:
@@ -241,6 +303,8 @@ __all__ = [
     "Dispatch",
     "ForwardResult",
     "ForwardTable",
+    "HostGroup",
+    "HostPages",
     "LogprobPlan",
     "ModelInfo",
     "PendingForward",

@@ -15,7 +15,8 @@ from tokenspeed_hookspecs.engine import CliCommand, Engine, RequestFlag
 from tokenspeed_hookspecs.instruments import Instruments, Timekeeper
 from tokenspeed_hookspecs.markers import first_answer, observer, participant
 from tokenspeed_hookspecs.rounds import Round
-from tokenspeed_hookspecs.scheduler import SchedulerSettings, StorageTick
+from tokenspeed_hookspecs.scheduler import SchedulerSettings
+from tokenspeed_hookspecs.storage import StorageTick
 
 
 class Plugin:
@@ -181,6 +182,37 @@ class Plugin:
         Ids may be unknown, or finished already. Tell whoever works for them to stop.
 
         Example: `for request_id in round.aborted: self.transfers.cancel(request_id)`
+        """
+        raise NotImplementedError
+
+    @participant
+    def refuse_weights(self, round: Round) -> str | None:
+        """Return why `round.operation`, an update of the weights, may not be done, or None.
+
+        When: before anything of it is done. Its arguments are those of the wire, with `flush_cache`
+        as it will be acted on. The text is the reply.
+
+        Example: `return None if round.operation.arguments.get("weight_version") else "name it"`
+        """
+        raise NotImplementedError
+
+    @participant
+    def cache_clearing(self, round: Round) -> bool:
+        """Forget what this plugin keeps of cached prefixes; False if it could not.
+
+        When: in the gate, on every rank, once all ranks agreed that they can clear their caches and
+        before any does. Where a rank's plugin could not, nothing is cleared and the flush, or what
+        needed it, is refused.
+
+        Example: `return self.store.remove(self.namespace)`
+        """
+        raise NotImplementedError
+
+    @participant
+    def weights_loaded(self, round: Round) -> None:
+        """Learn that `round.operation` replaced the weights on every rank, ahead of its reply.
+
+        Example: `self.version = round.operation.arguments["weight_version"]`
         """
         raise NotImplementedError
 

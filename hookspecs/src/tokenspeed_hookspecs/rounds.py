@@ -9,7 +9,7 @@ from attrs import define, field
 
 from tokenspeed_hookspecs.data_plane import Dispatch, ForwardResult, ForwardTable
 from tokenspeed_hookspecs.outputs import Load
-from tokenspeed_hookspecs.requests import AddRequest, FinishedRequest
+from tokenspeed_hookspecs.requests import AddRequest, ControlRequest, FinishedRequest
 from tokenspeed_hookspecs.scheduler import Batch, Plan
 
 
@@ -37,6 +37,7 @@ class Round:
     reports: Mapping[str, Sequence[bytes]] = field(factory=dict)
     candidate: AddRequest | None = None  # validate_request
     aborted: Sequence[str] = ()  # request_aborted
+    operation: ControlRequest | None = None  # refuse_weights, weights_loaded
     plan: Plan | None = None
     batch: Batch | None = None
     dispatch: Dispatch | None = None

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
+from tokenspeed_hookspecs.storage import StorageOperation, StorageSettings, StorageTick
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -122,6 +124,7 @@ class Plan:
     Within a plan pages change hands: what a save reads may be copied over, what a copy reads may be
     zeroed or filled, and one copy's destination may be another one's source, so that all sources
     are read before a destination is written. `operations` holds the saves, then the fills.
+    `storage` is not the device's: a plugin carries it out, apart from all this.
     """
 
     batch: Batch | None
@@ -131,6 +134,7 @@ class Plan:
     aborts: tuple[SchedulerAbort, ...]
     needs_device: bool
     native: object = None
+    storage: tuple[StorageOperation, ...] = ()
 
     @property
     def saves(self) -> Sequence[CacheOperation]:
@@ -160,19 +164,6 @@ class SchedulerSizes:
 
 
 @frozen
-class StorageTick:
-    """The scheduler's clock and permissions for a round; `events` are native ones that go first."""
-
-    now_us: int = 0
-    allow_forward: bool = True
-    allow_storage: bool = True
-    queued_operations: int = 0
-    queued_bytes: int = 0
-    oldest_operation_us: int = 0
-    events: tuple[object, ...] = ()
-
-
-@frozen
 class CacheGroup:
     """Layers that share page tables; `page_size` in tokens."""
 
@@ -186,6 +177,7 @@ class SchedulerSettings:
     """What the scheduler is built with. Pages include page 0, which is never given out.
 
     `snapshot_pages` above 1 lets requests be retracted into a pool of that many pages.
+    `storage` is for a plugin that carries out `Plan.storage`, and needs host pages.
     `native_options` are set on the native configuration as they are, for plugins.
     """
 
@@ -199,6 +191,7 @@ class SchedulerSettings:
     max_retracted: int = 0
     force_retraction_every: int = 0
     host_pages: int = 0
+    storage: StorageSettings | None = None
     decode_width: int = 1
     groups: tuple[CacheGroup, ...] = ()
     native_options: dict[str, object] = field(factory=dict)
@@ -225,6 +218,16 @@ class Scheduler(Protocol):
     @property
     def max_request_tokens(self) -> int:
         """The largest prompt plus budget that can ever be admitted."""
+        ...
+
+    @property
+    def storage_pending(self) -> bool:
+        """Whether a storage operation is open or a request waits for one; a rank may not idle."""
+        ...
+
+    @property
+    def storage_counts(self) -> Mapping[str, int]:
+        """The scheduler's own figures of storage, by the native names; none without storage."""
         ...
 
     def request_length(self, request_id: str) -> int:
