@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -24,7 +25,7 @@ from tokenspeed_hookspecs import (
 
 
 class World:
-    """A group whose other member always sends the same row, and agrees or not."""
+    """A group whose other member, rank 1, always sends the same row, and agrees or says why not."""
 
     size = 2
     index = 0
@@ -43,7 +44,7 @@ class World:
         return [sum(pair) for pair in zip(values, self.other, strict=True)]
 
     def gather(self, payload: bytes) -> list[bytes]:
-        return [payload, payload]
+        return [payload, json.dumps([1, None if self.yes else "no room"]).encode()]
 
     def broadcast(self, source: int, payload: bytes) -> bytes:
         return payload
@@ -161,7 +162,24 @@ def test_success_on_one_rank_only_is_a_failure() -> None:
     gate.enqueue_requested(operation("asked", 5, []))
     gate.run(Round(1))
     (reply,) = controls.take_replies()
-    assert (reply.success, "on another rank" in reply.message) == (False, True)
+    assert (reply.success, reply.message) == (False, "asked failed on rank 1: no room")
+
+
+@pytest.mark.parametrize("yes", [0, 1])
+def test_what_is_ready_is_made_on_all_ranks_or_taken_back(yes: int) -> None:
+    """Where every rank succeeded it is told so, else that it failed; either way before the reply."""
+    done: list[str] = []
+    controls = Controls()
+    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=yes), controls)
+    told = evolve(
+        operation("asked", 5, done),
+        succeeded=lambda _: done.append(f"made {controls.take_replies()}"),
+        failed=lambda: done.append(f"taken back {controls.take_replies()}"),
+    )
+    gate.enqueue_requested(told)
+    gate.run(Round(1))
+    assert done == ["asked", "made []" if yes else "taken back []"]
+    assert len(controls.take_replies()) == 1
 
 
 def test_a_flush_another_rank_wants_clears_here_and_answers_nothing() -> None:

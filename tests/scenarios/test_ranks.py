@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tokenspeed_core.loop.gate import NOT_FLUSHED
 from tokenspeed_core.ranks.mesh import Mesh
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.ranks.zmq_mesh import ZmqMesh
@@ -204,14 +205,42 @@ def test_a_weight_operation_waits_for_the_other_rank(build: Build) -> None:
     assert [len(engine.plane.asked.done) for engine in world.engines] == [1, 1]
 
 
-def test_an_update_that_fails_on_one_rank_fails_on_all(build: Build) -> None:
-    """The rank where it worked says that it did not everywhere."""
-    world = build(Topology(tp=2), EngineSetup())
-    world.engines[1].plane.asked.failures["update_weights_from_disk"] = "disk is gone"
+@pytest.mark.parametrize("topology", [Topology(tp=2), Topology(dp=2)], ids=str)
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_update_that_fails_on_one_rank_is_made_on_none(
+    build: Build, *, topology: Topology, failing: int
+) -> None:
+    """Every owner names the rank and its reason, whichever it is; no device put it in place."""
+    world = build(topology, EngineSetup())
+    world.engines[failing].plane.asked.failures["update_weights_from_disk"] = "disk is gone"
     world.put(ControlRequest("update_weights_from_disk", {"model_path": "m"}))
     world.rounds(2)
-    (reply,) = world.engine().received.replies
-    assert (reply.success, "failed on another rank" in reply.message) == (False, True)
+    told = [world.engine(replica).received.replies for replica in range(topology.dp)]
+    message = f"update_weights_from_disk failed on rank {failing}: disk is gone"
+    assert [[(each.success, each.message) for each in own] for own in told] == [
+        [(False, message)]
+    ] * topology.dp
+    assert [engine.plane.asked.applied for engine in world.engines] == [[], []]
+    world.engines[failing].plane.asked.failures.clear()
+    world.put(ControlRequest("update_weights_from_disk", {"model_path": "m"}))
+    world.rounds(2)
+    assert [len(engine.plane.asked.applied) for engine in world.engines] == [1, 1]
+
+
+def test_a_cache_pinned_on_one_rank_keeps_all_from_loading(build: Build) -> None:
+    """A suspended request of one replica refuses the update of both, before a device is asked."""
+    world = build(Topology(dp=2), EngineSetup(depth=1, tiers=Tiers.FORCED_RETRACTION))
+    names = [f"r{index}" for index in range(4)]
+    world.put(*(request(name, 20, budget=60) for name in names), replica=1)
+    world.run_until(lambda: not world.engine(1).loop.scheduler.can_clear_cache())
+    world.put(ControlRequest("update_weights_from_disk", {"model_path": "m"}))
+    received = [world.engine(replica).received for replica in (0, 1)]
+    world.run_until(lambda: all(each.replies for each in received))
+    told = [[(reply.success, reply.message) for reply in each.replies] for each in received]
+    assert told == [[(False, NOT_FLUSHED)]] * 2
+    assert [engine.plane.asked.done for engine in world.engines] == [[], []]
+    ends(world, *names, replica=1)
+    world.to_idle()
 
 
 def test_a_frozen_rank_forwards_idly_and_a_released_one_does_not(build: Build) -> None:

@@ -13,7 +13,8 @@ from attrs import frozen
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.controls import Controls, done, refused
-from tokenspeed_hookspecs import ControlReply, GatedOperation, Group, Ranks, SchedulerDriver
+from tokenspeed_core.loop.rank_reasons import reason_of_all
+from tokenspeed_hookspecs import ControlReply, GatedOperation, Group, Ranks, Round, SchedulerDriver
 
 FLUSH = "flush_cache"
 CACHE_IN_USE = (
@@ -54,11 +55,13 @@ class Gate:
         *,
         scheduler: SchedulerDriver,
         has_requests: Callable[[], bool],
+        cache_clearing: Callable[[Round], bool] | None = None,
     ) -> None:
         self._ranks = ranks
         self._controls = controls
         self._scheduler = scheduler
         self._has_requests = has_requests
+        self._cache_clearing = cache_clearing
         self._rounds_settling = 0
         self._requested: Queue = deque()
         self._internal: Queue = deque()
@@ -81,7 +84,7 @@ class Gate:
         """Clear the cache in this round's gate, and reply."""
         self._num_flushes += 1
 
-    def run(self) -> None:
+    def run(self, round: Round) -> None:
         """Flush if any rank wants to, and run the operation every rank has at its head."""
         if self._ranks.dp is None and not self._num_flushes and not self.is_busy:
             return
@@ -97,13 +100,13 @@ class Gate:
         elif agreed.internal:
             operation = self._internal.popleft()
         wants_flush = agreed.wants_flush or (operation is not None and operation.clears_cache)
-        is_cleared = self._clear() if wants_flush else True
+        is_cleared = self._clear(round) if wants_flush else True
         for _ in range(flushes):
             self._controls.reply(done(FLUSH) if is_cleared else refused(FLUSH, CACHE_IN_USE))
         if operation is None:
             return
         if agreed.requested:
-            self._answer(operation, is_cleared=is_cleared)
+            self._answer(operation, round, is_cleared=is_cleared)
         else:
             self._run_internal(operation, is_cleared=is_cleared)
 
@@ -129,9 +132,15 @@ class Gate:
             return False
         return not self._scheduler.can_clear_cache()
 
-    def _clear(self) -> bool:
-        """Clear the cache on every rank or on none: all agree that they can before any does."""
-        return self._converge(self._scheduler.can_clear_cache()) and self._scheduler.clear_cache()
+    def _clear(self, round: Round) -> bool:
+        """Clear the cache on every rank or on none: all agree that they can before any does, then
+        that what plugins keep of it is gone."""
+        if not self._converge(self._scheduler.can_clear_cache()):
+            return False
+        forget = self._cache_clearing
+        if forget is not None and not self._converge(forget(round)):
+            return False
+        return self._scheduler.clear_cache()
 
     def _converge(self, mine: bool) -> bool:
         """Whether every rank of the replica and of the world says yes."""
@@ -142,7 +151,7 @@ class Gate:
             agreed = self._ranks.dp.agree_min([agreed])[0]
         return bool(agreed)
 
-    def _answer(self, operation: GatedOperation, *, is_cleared: bool) -> None:
+    def _answer(self, operation: GatedOperation, round: Round, *, is_cleared: bool) -> None:
         """Run what the frontend asked for; it succeeds everywhere or nowhere."""
         name = operation.name
         if operation.clears_cache and not is_cleared:
@@ -154,12 +163,13 @@ class Gate:
                 f"gated operation {name!r} was asked for by a frontend and must return a "
                 f"ControlReply of that name, got {reply!r}"
             )
-        if not self._converge(reply.success) and reply.success:
-            reply = refused(
-                name, f"{name} failed on another rank (here: {reply.message or 'done'})"
-            )
-        elif reply.success and operation.succeeded is not None:
-            operation.succeeded()
+        if self._converge(reply.success):
+            if operation.succeeded is not None:
+                operation.succeeded(round)
+        else:
+            if operation.failed is not None:
+                operation.failed()
+            reply = ControlReply(name, False, reason_of_all(self._ranks, reply), reply.values)
         self._controls.reply(reply)
 
     def _run_internal(self, operation: GatedOperation, *, is_cleared: bool) -> None:

@@ -91,7 +91,7 @@ class Operations:
         num_withheld: Callable[[], int],
     ) -> None:
         self._plane = parts.data_plane
-        self._refuse_release = parts.hooks.refuse_release
+        self._hooks = parts.hooks
         self._theirs = parts.operations
         self._controls = controls
         self._gate = gate
@@ -152,7 +152,8 @@ class Operations:
     # --- memory ----------------------------------------------------------------------------------
 
     def _release(self, asked: Arguments, round: Round) -> Answer:
-        refusal = self._refuse_release(round) if self._refuse_release is not None else None
+        refuse = self._hooks.refuse_release
+        refusal = refuse(round) if refuse is not None else None
         return self._controls.release(asked.get("tags"), refusal=refusal)
 
     def _wake(self, asked: Arguments, round: Round) -> ControlReply:
@@ -177,15 +178,35 @@ class Operations:
             if version is not None and not isinstance(version, str):
                 return refused(name, f"weight_version: expected a text, got {version!r}")
             request = ControlRequest(name, arguments)
+            told = ControlRequest(name, {**arguments, "flush_cache": flush})
+            if name in LOADS and (refusal := self._refusal(told, round)) is not None:
+                return refused(name, refusal)
             return GatedOperation(
                 code,
                 name,
                 lambda: self._load(request),
                 clears_cache=flush,
-                succeeded=partial(self._controls.loaded, version) if name in LOADS else None,
+                succeeded=partial(self._made, told),
+                failed=partial(self._plane.settle, name, agreed=False),
             )
 
         return act
+
+    def _refusal(self, update: ControlRequest, round: Round) -> str | None:
+        refuse, round.operation = self._hooks.refuse_weights, update
+        return refuse(round) if refuse is not None else None
+
+    def _made(self, operation: ControlRequest, round: Round) -> None:
+        self._plane.settle(operation.name, agreed=True)
+        if operation.name in LOADS:
+            self._loaded(operation, round)
+
+    def _loaded(self, update: ControlRequest, round: Round) -> None:
+        version = update.arguments.get("weight_version")
+        self._controls.loaded(version if isinstance(version, str) else None)
+        if self._hooks.weights_loaded is not None:
+            round.operation = update
+            self._hooks.weights_loaded(round)
 
     def _load(self, request: ControlRequest) -> ControlReply:
         reply = self._carried_out(request)

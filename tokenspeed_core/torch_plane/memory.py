@@ -37,7 +37,7 @@ class Memory:
             else:
                 self._release_weights()
             self._runner.released.add(region)
-        self._give_back()
+        give_back(self._runner.decoder.device)
 
     def resume(self, regions: Sequence[str]) -> None:
         """Take these regions again; ModelError if the weights' files are no longer there."""
@@ -49,13 +49,7 @@ class Memory:
                 self._aside.take(self._runner.decoder.weights)
             self._runner.released.remove(region)
         # Loading leaves as much again behind, in pieces.
-        self._give_back()
-
-    def _give_back(self) -> None:
-        if self._runner.decoder.device.type == "cuda":
-            torch.cuda.empty_cache()
-        else:
-            give_back_freed_memory()
+        give_back(self._runner.decoder.device)
 
     def _release_cache(self) -> None:
         # The decoder plans over the pages and keeps copies of some.
@@ -66,3 +60,11 @@ class Memory:
         decoder = self._runner.decoder
         self._aside.put(decoder.weights, dtype=decoder.dtype, device=decoder.device)
         decoder.weights.drop()
+
+
+def give_back(device: torch.device) -> None:
+    """Hand memory that was freed to the system."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        give_back_freed_memory()

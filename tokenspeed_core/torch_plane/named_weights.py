@@ -28,13 +28,14 @@ class _Place:
 
 
 class NamedWeights:
-    """The places of all weights; `shapes` are those of the tensors by name."""
+    """The places of all weights; `shapes` are those of the tensors by name, `dtype` how they are
+    stored."""
 
     def __init__(
         self, shapes: Mapping[str, Shape], *, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.shapes = shapes
-        self._dtype = dtype
+        self.dtype = dtype
         self._device = device
         self._places: list[_Place] = []
 
@@ -79,5 +80,5 @@ class NamedWeights:
     def _joined(self, parts: list[Tensor]) -> Tensor:
         """A new tensor, so that neither a file nor a caller can change it afterwards."""
         if len(parts) == 1:
-            return parts[0].to(device=self._device, dtype=self._dtype, copy=True)
-        return torch.cat([part.to(device=self._device, dtype=self._dtype) for part in parts])
+            return parts[0].to(device=self._device, dtype=self.dtype, copy=True)
+        return torch.cat([part.to(device=self._device, dtype=self.dtype) for part in parts])

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The control operations only the device side can carry out, by their names."""
+"""The control operations only the device side can carry out, by their names.
+
+Those of the weights are made on every rank or on none: `carry_out` gets them ready, and `settle`
+either puts in place what is ready or takes it back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
-from attrs import frozen
+from attrs import define, field, frozen
 
 from tokenspeed_core.models.errors import ModelError
-from tokenspeed_core.torch_plane.memory import WEIGHTS
+from tokenspeed_core.torch_plane.memory import WEIGHTS, give_back
 from tokenspeed_core.torch_plane.profiler import ProfileOrder, Profiler
 from tokenspeed_core.torch_plane.refusal import RefusedError
 from tokenspeed_core.torch_plane.runner import Runner
@@ -19,6 +24,7 @@ from tokenspeed_core.torch_plane.weight_updates import (
     FromDisk,
     FromGroup,
     FromTensor,
+    Update,
     WeightUpdates,
 )
 from tokenspeed_core.torch_plane.weights_aside import WeightsAside
@@ -42,19 +48,34 @@ class _Leaving:
     group_name: str = "weight_update_group"
 
 
-@frozen(eq=False, kw_only=True)
+def _nothing() -> None:
+    """There is nothing to put in place, or to take back."""
+
+
+@frozen(eq=False)
+class _Ready:
+    """What an operation answers, and what is left of it to do once every rank has as much."""
+
+    message: str
+    apply: Callable[[], None] = _nothing
+    undo: Callable[[], None] = _nothing
+
+
+@define(eq=False, kw_only=True)
 class Operations:
-    """Runs on the plane's thread; the verbs answer with a message, or refuse."""
+    """Runs on the plane's thread; the verbs answer with what they have ready, or refuse."""
 
     runner: Runner
     profiler: Profiler
     updates: WeightUpdates
     groups: UpdateGroups
     aside: WeightsAside
+    _ready: _Ready | None = field(default=None, init=False)
 
     def carry_out(self, request: ControlRequest) -> ControlReply:
-        """Carry out one request; a refusal changed nothing."""
-        verbs: Mapping[str, Callable[[Arguments], str]] = {
+        """Carry out one request, or get it ready to be settled; a refusal changed nothing."""
+        assert self._ready is None, f"{request.name} came before the last one was settled"
+        verbs: Mapping[str, Callable[[Arguments], str | _Ready]] = {
             "profile": self._profile,
             "init_weights_update_group": self._join,
             "destroy_weights_update_group": self._leave,
@@ -66,9 +87,22 @@ class Operations:
         if verb is None:
             return _refused(request.name, "the torch plane has no such operation")
         try:
-            return ControlReply(request.name, success=True, message=verb(request.arguments))
+            answer = verb(request.arguments)
         except (RefusedError, ModelError) as error:
             return _refused(request.name, str(error))
+        if isinstance(answer, str):
+            return ControlReply(request.name, success=True, message=answer)
+        self._ready = answer
+        return ControlReply(request.name, success=True, message=answer.message)
+
+    def settle(self, *, agreed: bool) -> None:
+        """Put in place what is ready, or take it back; do nothing where nothing is."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            (ready.apply if agreed else ready.undo)()
+            # Tensors that were aside, or that were replaced, leave as much behind.
+            del ready
+            give_back(self.runner.decoder.device)
 
     def _profile(self, arguments: Arguments) -> str:
         asked = _order(_Profile, arguments)
@@ -80,28 +114,33 @@ class Operations:
             raise RefusedError("profile_by_stage: the torch plane records all forwards alike")
         return self.profiler.start(_order(ProfileOrder, arguments))
 
-    def _join(self, arguments: Arguments) -> str:
+    def _join(self, arguments: Arguments) -> _Ready:
         address = _order(GroupAddress, arguments)
         self.groups.join(address)
-        return f"joined group {address.group_name!r} of {address.world_size}"
+        told = f"joined group {address.group_name!r} of {address.world_size}"
+        return _Ready(told, undo=partial(self.groups.leave, address.group_name))
 
-    def _leave(self, arguments: Arguments) -> str:
+    def _leave(self, arguments: Arguments) -> _Ready:
         name = _order(_Leaving, arguments).group_name
-        self.groups.leave(name)
-        return f"left group {name!r}"
+        self.groups.check(name)
+        return _Ready(f"left group {name!r}", apply=partial(self.groups.leave, name))
 
     def _loading(
-        self, kind: type[Order], load: Callable[[Order], int]
-    ) -> Callable[[Arguments], str]:
-        def act(arguments: Arguments) -> str:
+        self, kind: type[Order], load: Callable[[Order], Update]
+    ) -> Callable[[Arguments], _Ready]:
+        def act(arguments: Arguments) -> _Ready:
             order = _order(kind, arguments)
             if WEIGHTS in self.runner.released:
                 raise RefusedError("the weights' memory is released; resume it before an update")
-            count = load(order)
-            self.aside.are_changed = True
-            return f"replaced {count} tensors"
+            update = load(order)
+            told = f"replaced {len(update.parts)} tensors"
+            return _Ready(told, apply=partial(self._replace, update))
 
         return act
+
+    def _replace(self, update: Update) -> None:
+        self.updates.apply(update)
+        self.aside.are_changed = True
 
 
 def _order(kind: type[Order], arguments: Arguments) -> Order:

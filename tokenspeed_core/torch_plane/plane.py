@@ -32,6 +32,7 @@ from tokenspeed_hookspecs import (
     Dispatch,
     ForwardResult,
     ForwardTable,
+    HostPages,
     ModelInfo,
     PendingForward,
     Plan,
@@ -74,6 +75,11 @@ class TorchDataPlane:
     def cache_groups(self) -> Sequence[CacheGroup]:
         """The one group of pages."""
         return (self._setup.group,)
+
+    @property
+    def host_pages(self) -> HostPages | None:
+        """The host tier's memory."""
+        return None
 
     def start(self, extensions: Sequence[DataPlaneExtension]) -> None:
         """Start the thread and load the model on it; ModelError if the weights are no good."""
@@ -175,6 +181,11 @@ class TorchDataPlane:
         """Profile or replace weights; see `operations` for what each one takes."""
         operations = self._operating().operations
         return self.call(lambda: operations.carry_out(request))
+
+    def settle(self, name: str, *, agreed: bool) -> None:
+        """Put in place what the last `control` got ready, or take it back."""
+        operations = self._operating().operations
+        self.call(lambda: operations.settle(agreed=agreed))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the thread; what it raises is raised here and ends nothing else."""

@@ -82,7 +82,9 @@ def build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Built:
     operations = Operations(
         runner=runner,
         profiler=runner.profiler,
-        updates=WeightUpdates(setup.shard, decoder.weights, groups=groups),
+        updates=WeightUpdates(
+            setup.shard, decoder.weights, groups=groups, reads_ahead=setup.seat is not None
+        ),
         groups=groups,
         aside=aside,
     )

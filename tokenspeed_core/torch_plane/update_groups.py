@@ -64,8 +64,12 @@ class UpdateGroups:
             raise RefusedError(
                 f"could not join group {address.group_name!r} at {address.master_address}:"
                 f"{address.master_port} as rank {address.rank_offset} of {address.world_size} "
-                f"within {self._timeout}: {_first_line(error)}"
+                f"within {self._timeout}: {first_line(error)}"
             ) from error
+
+    def check(self, name: str) -> None:
+        """RefusedError: there is no such group."""
+        self._group(name)
 
     def leave(self, name: str) -> None:
         """Forget a group."""
@@ -86,7 +90,7 @@ class UpdateGroups:
         except RuntimeError as error:
             raise RefusedError(
                 f"group {name!r} broke after {len(received)} of {len(shapes)} tensors "
-                f"({_first_line(error)}); destroy it and make it anew"
+                f"({first_line(error)}); destroy it and make it anew"
             ) from error
         return received
 
@@ -133,5 +137,6 @@ class UpdateGroups:
         return group
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """An error's message without what torch adds below it."""
     return str(error).partition("\n")[0]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """New weights for the running decoder, from a folder, from bytes, or from a group.
 
-Whatever is new is checked whole before the first tensor changes. From a folder all weights come;
+Whatever is new is read and checked whole before the first tensor changes, and stays aside until
+every rank has as much: an update is made on all ranks or on none. From a folder all weights come;
 from bytes and groups as many as the caller has, and the others stay.
 """
 
@@ -24,7 +25,7 @@ from tokenspeed_core.models.resolve import resolve_model
 from tokenspeed_core.torch_plane.named_weights import NamedWeights
 from tokenspeed_core.torch_plane.refusal import RefusedError
 from tokenspeed_core.torch_plane.shard import Shard, parts_of
-from tokenspeed_core.torch_plane.update_groups import UpdateGroups
+from tokenspeed_core.torch_plane.update_groups import UpdateGroups, first_line
 
 LOAD_FORMATS = (None, "auto", "safetensors")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -60,26 +61,51 @@ class FromGroup:
     weight_version: str | None = None
 
 
-class WeightUpdates:
-    """Updates of one decoder's weights; RefusedError or ModelError where nothing is changed."""
+@frozen(eq=False)
+class Update:
+    """This rank's parts of new tensors, by the names it uses them under, all checked."""
 
-    def __init__(self, shard: Shard, weights: NamedWeights, *, groups: UpdateGroups) -> None:
+    parts: Mapping[str, Tensor]
+
+
+class WeightUpdates:
+    """Updates of one decoder's weights, which only `apply` changes; RefusedError or ModelError
+    where there is no update to be had.
+
+    With `reads_ahead` a folder's weights are in memory once an update is there, as other ranks may
+    have to be waited for; without it they are read one by one as they are put in place.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        weights: NamedWeights,
+        *,
+        groups: UpdateGroups,
+        reads_ahead: bool = False,
+    ) -> None:
         self._config = shard.whole
         self._cuts = shard.cuts()
         self._weights = weights
         self._groups = groups
+        self._reads_ahead = reads_ahead
 
-    def from_disk(self, order: FromDisk) -> int:
-        """Load a model's weights; how many tensors were replaced."""
+    def apply(self, update: Update) -> None:
+        """Put new tensors in the place of the old ones."""
+        self._weights.update(update.parts)
+
+    def from_disk(self, order: FromDisk) -> Update:
+        """Find a model's weights."""
         _check_format(order.load_format)
         model = resolve_model(order.model_path)
         self._check_config(model.config, where=model.name)
         source = model.open_weights()
         # Every file is opened and every tensor found in it before any is replaced.
         names = dict.fromkeys(cut.name for cut in self._cuts.values())
-        return self._update({name: source.load(name) for name in names})
+        update = self._of({name: source.load(name) for name in names})
+        return self._read(update, where=model.name) if self._reads_ahead else update
 
-    def from_tensor(self, order: FromTensor) -> int:
+    def from_tensor(self, order: FromTensor) -> Update:
         """Take tensors out of a safetensors file's bytes."""
         _check_format(order.load_format)
         tensors = _deserialized(_one(order.serialized_named_tensors))
@@ -89,9 +115,9 @@ class WeightUpdates:
         ]
         if strange:
             raise RefusedError(bullet_list(f"expected {', '.join(DTYPES)}", strange))
-        return self._update(tensors)
+        return self._of(tensors)
 
-    def from_group(self, order: FromGroup) -> int:
+    def from_group(self, order: FromGroup) -> Update:
         """Receive tensors; all are here before the first one is replaced."""
         shapes = [tuple(shape) for shape in order.shapes]
         if not len(order.names) == len(order.dtype_names) == len(shapes):
@@ -102,7 +128,7 @@ class WeightUpdates:
         dtypes = [_dtype(name) for name in order.dtype_names]
         self._check(dict(zip(order.names, shapes, strict=True)), where="names and shapes")
         received = self._groups.receive(order.group_name, shapes, dtypes=dtypes)
-        return self._update(dict(zip(order.names, received, strict=True)))
+        return self._of(dict(zip(order.names, received, strict=True)))
 
     def _check(self, shapes: Mapping[str, Shape], *, where: str) -> None:
         if not shapes:
@@ -119,10 +145,21 @@ class WeightUpdates:
         if different:
             raise RefusedError(bullet_list(f"{where} is not the model that runs", different))
 
-    def _update(self, tensors: Mapping[str, Tensor]) -> int:
-        parts = parts_of(tensors, self._cuts)
-        self._weights.update(parts)
-        return len(parts)
+    def _of(self, tensors: Mapping[str, Tensor]) -> Update:
+        return Update(parts_of(tensors, self._cuts))
+
+    def _read(self, update: Update, *, where: str) -> Update:
+        """The same in memory of our own, where no file can take it from us any more."""
+        dtype = self._weights.dtype
+        try:
+            read = {name: part.to(dtype, copy=True) for name, part in update.parts.items()}
+        except (MemoryError, RuntimeError) as error:
+            wanted = sum(part.numel() for part in update.parts.values()) * dtype.itemsize
+            raise RefusedError(
+                f"{where}: no room for {wanted:,} bytes of new weights beside the old ones, which "
+                f"stay until every rank has read its own ({first_line(error)})"
+            ) from error
+        return Update(read)
 
 
 def _check_format(load_format: str | None) -> None:
