@@ -25,6 +25,7 @@ from tokenspeed_grammar.backend import (
     Whitespace,
 )
 from tokenspeed_grammar.limits import check_multiples
+from tokenspeed_grammar.schemas import prepared_source
 from tokenspeed_grammar.structural_tags import TagWriter, as_lark, pattern_in_lark
 
 LONGEST_REASON = 600
@@ -89,7 +90,7 @@ class LLGuidanceBackend:
         options: Any = JSON_OPTIONS[self._settings.whitespace]
         try:
             if kind == "json":
-                source = _object_schema(source)
+                source = prepared_source(_object_schema(source))
                 return llguidance.LLMatcher.grammar_from_json_schema(source, defaults=options)
             if kind == "regex":
                 lark = f"start: {pattern_in_lark(source)}"

@@ -18,6 +18,7 @@ from attrs import define, field, frozen
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tokenspeed_grammar.backend import GrammarError
+from tokenspeed_grammar.schemas import prepare
 
 ANY_TEXT = "/(.|\\n)*/"
 # What a client sent, parsed; every access is checked by `_get`.
@@ -95,6 +96,7 @@ class TagWriter:
 
     def json_part(self, schema: object) -> Part:
         """JSON that follows a schema."""
+        prepare(schema)
         own = schema if isinstance(schema, dict) else {"allOf": [schema]}
         return Part(f"%json {json.dumps({'x-guidance': self.json_options, **own})}")
 
