@@ -27,18 +27,8 @@ DRAFT_3 = re.compile(r"^https?://json-schema\.org/draft-03/")
 # What stands beside a reference and asserts nothing.
 ANNOTATIONS = frozenset(
     [
-        "$comment",
-        "$defs",
-        "$id",
-        "$schema",
-        "default",
-        "definitions",
-        "description",
-        "examples",
-        "id",
-        "readOnly",
-        "title",
-        "writeOnly",
+        *("$comment", "$defs", "$id", "$schema", "default", "definitions", "description"),
+        *("examples", "id", "readOnly", "title", "writeOnly"),
     ]
 )
 NODES_A_TURN = 200
