@@ -155,6 +155,18 @@ def test_an_operation_that_raises_is_named() -> None:
         gate.run(Round(1))
 
 
+def test_what_cannot_be_put_in_place_is_named() -> None:
+    """Once all ranks succeeded there is no way back, so that ends the rank as well."""
+
+    def made(_: Round) -> None:
+        raise ZeroDivisionError("oops")
+
+    gate = gate_of(None)
+    gate.enqueue_requested(evolve(operation("swap", 5, []), succeeded=made))
+    with pytest.raises(EngineError, match="gated operation 'swap' failed: ZeroDivisionError: oops"):
+        gate.run(Round(1))
+
+
 def test_success_on_one_rank_only_is_a_failure() -> None:
     """A frontend's operation succeeds on every rank or is answered as failed."""
     controls = Controls()
@@ -167,7 +179,7 @@ def test_success_on_one_rank_only_is_a_failure() -> None:
 
 @pytest.mark.parametrize("yes", [0, 1])
 def test_what_is_ready_is_made_on_all_ranks_or_taken_back(yes: int) -> None:
-    """Where every rank succeeded it is told so, else that it failed; either way before the reply."""
+    """It is told whether every rank succeeded, and only then the frontend is."""
     done: list[str] = []
     controls = Controls()
     gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=yes), controls)

@@ -7,7 +7,8 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,14 @@ TRAINER = """
 import datetime, os, sys, torch
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
-port, file, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+port, file, size, count = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 wait = datetime.timedelta(seconds=60)
 store, _, _ = next(rendezvous(f"tcp://127.0.0.1:{port}", 0, size, timeout=wait))
 store = c10d.PrefixStore("updates", store)
 group, _ = c10d._new_process_group_helper(
     size, 0, [], c10d.Backend("gloo"), store, group_name=c10d.GroupName("updates"), timeout=wait
 )
-for tensor in torch.load(file, weights_only=True):
+for tensor in torch.load(file, weights_only=True)[:count]:
     group.broadcast(tensor, 0).wait()
 os._exit(0)  # torch's own threads may abort a usual exit
 """
@@ -54,12 +55,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_trainer(model: TinyModel, port: int, *, folder: Path) -> subprocess.Popen[bytes]:
-    """A process that sends a model's tensors, in the order of their names."""
+@contextmanager
+def trainer(model: TinyModel, port: int, *, folder: Path, count: int) -> Iterator[None]:
+    """A process that sends so many of a model's tensors, in the order of their names, and ends."""
     tensors = model.weights.tensors
     torch.save([tensors[name] for name in sorted(tensors)], folder / "tensors.pt")
-    script = [sys.executable, "-c", TRAINER, str(port), str(folder / "tensors.pt"), str(WORLD)]
-    return subprocess.Popen(script)
+    arguments = [str(port), str(folder / "tensors.pt"), str(WORLD), str(count)]
+    process = subprocess.Popen([sys.executable, "-c", TRAINER, *arguments])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def told(client: EngineClient, name: str, arguments: Mapping[str, Any]) -> ControlReply:
@@ -74,37 +81,36 @@ async def answer(client: EngineClient) -> list[Chunk]:
     return [chunk async for chunk in stream]
 
 
-async def updated(client: EngineClient, new: TinyModel, folder: Path) -> list[Chunk]:
-    """Pause, receive every tensor from a trainer, resume, and answer."""
+async def update(client: EngineClient, new: TinyModel, *, folder: Path, count: int) -> ControlReply:
+    """Join a trainer that sends so many of the new model's tensors, and ask for all of them."""
     port = free_port()
-    trainer = start_trainer(new, port, folder=folder)
-    try:
-        assert (await told(client, "pause", {"mode": "wait"})).success
+    with trainer(new, port, folder=folder, count=count):
         meeting = {"master_address": "127.0.0.1", "master_port": port, "backend": "gloo"}
         place = {"rank_offset": 1, "world_size": WORLD, "group_name": GROUP}
         joined = await told(client, "init_weights_update_group", {**meeting, **place})
         assert joined.success, joined.message
-        tensors = new.weights.tensors
-        names = sorted(tensors)
-        update = {
+        names = sorted(new.weights.tensors)
+        wanted = {
             "names": names,
             "dtype_names": ["float32"] * len(names),
-            "shapes": [list(tensors[name].shape) for name in names],
+            "shapes": [list(new.weights.tensors[name].shape) for name in names],
             "group_name": GROUP,
             "weight_version": "step-1",
         }
-        loaded = await told(client, "update_weights_from_distributed", update)
-        assert loaded.success, loaded.message
-        assert (await told(client, "resume", {})).success
-        return await answer(client)
-    finally:
-        trainer.kill()
-        trainer.wait()
+        reply = await told(client, "update_weights_from_distributed", wanted)
+    assert (await told(client, "destroy_weights_update_group", {"group_name": GROUP})).success
+    return reply
+
+
+def tokens(chunks: list[Chunk]) -> list[int]:
+    """What an answer consists of."""
+    return [token for chunk in chunks for token in chunk.token_ids]
 
 
 @pytest.mark.slow
 def test_broadcast_weights_reach_every_rank(tmp_path: Path) -> None:
-    """Afterwards two ranks answer as one with the new weights does, and name their version."""
+    """A trainer that ends too early changes nothing on either; after another one, two ranks answer
+    as one with the new weights does, and name their version."""
     old, new = tiny_model(3), tiny_model(4)
     folder = tmp_path / "model"
     old.save(folder)
@@ -124,13 +130,19 @@ def test_broadcast_weights_reach_every_rank(tmp_path: Path) -> None:
             try:
                 await client.accept()
                 before = await answer(client)
-                assert [t for chunk in before for t in chunk.token_ids] != expected
-                return await updated(client, new, tmp_path)
+                assert (await told(client, "pause", {"mode": "wait"})).success
+                early = await update(client, new, folder=tmp_path, count=4)
+                assert (early.success, "broke after 4 of" in early.message) == (False, True)
+                assert (await told(client, "resume", {})).success
+                assert tokens(await answer(client)) == tokens(before) != expected
+                loaded = await update(client, new, folder=tmp_path, count=len(new.weights.tensors))
+                assert loaded.success, loaded.message
+                return await answer(client)
             finally:
                 await process.stop()
                 await client.aclose()
 
     chunks = asyncio.run(run())
-    assert [token for chunk in chunks for token in chunk.token_ids] == expected
+    assert tokens(chunks) == expected
     assert chunks[-1].finish is not None
     assert chunks[-1].finish.weight_version == "step-1"

@@ -20,6 +20,7 @@ from tokenspeed_core.testing.tiny_model import tiny_model
 from tokenspeed_core.testing.torch_engine import TorchEngine
 from tokenspeed_core.torch_plane.refusal import RefusedError
 from tokenspeed_core.torch_plane.update_groups import GroupAddress, UpdateGroups
+from tokenspeed_hookspecs import ControlRequest
 
 MakeEngine = Callable[..., TorchEngine]
 NAMES = ("model.layers.0.self_attn.k_proj.weight", "model.norm.weight")
@@ -95,6 +96,20 @@ def test_broadcast_weights_are_used(start_engine: MakeEngine, tmp_path: Path) ->
     assert said(engine, "b") == expected
     assert engine.ask("destroy_weights_update_group", group_name="updates").success
     assert not engine.ask("destroy_weights_update_group", group_name="updates").success
+
+
+def test_a_group_that_another_rank_could_not_join_is_left_again(
+    start_engine: MakeEngine, tmp_path: Path
+) -> None:
+    """What every rank has to do is undone where it could be done, so it can be tried anew."""
+    plane, port = start_engine().rank.data_plane, free_port()
+    join = ControlRequest("init_weights_update_group", meeting(port))
+    leave = ControlRequest("destroy_weights_update_group", {"group_name": "updates"})
+    script = [sys.executable, "-c", TRAINER, str(port), str(tmp_path / "no tensors")]
+    with subprocess.Popen(script, stderr=subprocess.DEVNULL):
+        assert plane.control(join).success
+    plane.settle(join.name, agreed=False)
+    assert "there are: none" in plane.control(leave).message
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ Every round on every rank, even with nothing queued: with several ranks it is a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from attrs import frozen
 
@@ -157,18 +158,20 @@ class Gate:
         if operation.clears_cache and not is_cleared:
             self._controls.reply(refused(name, NOT_FLUSHED))
             return
-        reply = _run(operation)
+        with _named(operation):
+            reply = operation.run()
         if reply is None or reply.name != name:
             raise EngineError(
                 f"gated operation {name!r} was asked for by a frontend and must return a "
                 f"ControlReply of that name, got {reply!r}"
             )
-        if self._converge(reply.success):
-            if operation.succeeded is not None:
+        is_made = self._converge(reply.success)
+        with _named(operation):
+            if is_made and operation.succeeded is not None:
                 operation.succeeded(round)
-        else:
-            if operation.failed is not None:
+            elif not is_made and operation.failed is not None:
                 operation.failed()
+        if not is_made:
             reply = ControlReply(name, False, reason_of_all(self._ranks, reply), reply.values)
         self._controls.reply(reply)
 
@@ -176,7 +179,8 @@ class Gate:
         if operation.clears_cache and not is_cleared:
             self._internal.appendleft(operation)
             return
-        reply = _run(operation)
+        with _named(operation):
+            reply = operation.run()
         if reply is not None:
             self._controls.reply(reply)
 
@@ -195,10 +199,11 @@ def _reduced(world: Group, row: list[int]) -> _Agreed:
     return _Agreed(bool(reduced[0]), *agreed)
 
 
-def _run(operation: GatedOperation) -> ControlReply | None:
-    """Run an operation; what it raises ends the engine, with the operation's name on it."""
+@contextmanager
+def _named(operation: GatedOperation) -> Iterator[None]:
+    """What an operation raises ends the engine, with the operation's name on it."""
     try:
-        return operation.run()
+        yield
     except Exception as cause:
         told = f"{type(cause).__name__}: {cause}"
         raise EngineError(f"gated operation {operation.name!r} failed: {told}") from cause
