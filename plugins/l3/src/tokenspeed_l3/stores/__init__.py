@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The stores of this package, a file each."""
