@@ -231,6 +231,48 @@ def test_groups_follow_the_topology() -> None:
     assert (alone.replica.size, alone.pp, alone.dp) == (1, None, None)
 
 
+@pytest.mark.parametrize(
+    ("topology", "groups"),
+    [
+        (Topology(tp=2, ep=2), {(0, 1)}),
+        (Topology(dp=2, ep=2), {(0, 1)}),
+        (Topology(tp=2, dp=2, ep=2), {(0, 1), (2, 3)}),
+        (Topology(tp=2, dp=2, ep=4), {(0, 1, 2, 3)}),
+        (Topology(tp=2, pp=2, dp=2, ep=4), {(0, 1, 4, 5), (2, 3, 6, 7)}),
+        (Topology(tp=2, pp=2, ep=2), {(0, 1), (2, 3)}),
+    ],
+    ids=str,
+)
+def test_experts_are_spread_within_a_stage(
+    topology: Topology, groups: set[tuple[int, ...]]
+) -> None:
+    """Groups are neighbours among a stage's ranks, over replicas too, and every rank is in one."""
+    of_rank = [topology.experts(rank) for rank in range(topology.world_size)]
+    assert {members for members in of_rank if members is not None} == groups
+    assert all(rank in (members or ()) for rank, members in enumerate(of_rank))
+
+
+def test_a_group_of_experts_agrees_within_itself(meshes: list[Mesh]) -> None:
+    """Its members sum over themselves, in both drivers; a rank alone with its experts has none."""
+    topology = Topology(dp=3, ep=3)
+
+    def run(mesh: Mesh) -> tuple[int, list[int]]:
+        group = ranks_of(topology, mesh, is_checked=True).ep
+        assert group is not None
+        return group.index, group.total([mesh.rank, 1])
+
+    assert on_all(meshes, run) == [(0, [3, 3]), (1, [3, 3]), (2, [3, 3])]
+    assert ranks_of(Topology(dp=3), meshes[0]).ep is None
+
+
+def test_a_number_of_ranks_for_experts_must_divide_a_stage() -> None:
+    """The error names the option and what it has to divide."""
+    with pytest.raises(
+        ConfigError, match=r"engine\.ep: 3 does not divide the 4 ranks .*tp 2 x dp 2"
+    ):
+        Topology(tp=2, pp=3, dp=2, ep=3)
+
+
 def test_a_size_below_one_is_refused() -> None:
     """The error names the option and the value."""
     with pytest.raises(ConfigError, match=r"engine\.pp: expected at least 1, got 0"):

@@ -143,6 +143,7 @@ def test_two_positions_hold_half_of_the_split_tensors_each() -> None:
     ("topology", "fields", "says"),
     [
         (Topology(tp=3), {}, "engine.tp: the model's 4 attention heads do not divide by 3"),
+        (Topology(tp=2, ep=2), {}, "engine.ep: the model has no experts to spread over 2"),
         (Topology(pp=3), {}, "engine.pp: 3 stages are more than the model's 2"),
         (
             Topology(tp=4),

@@ -25,6 +25,7 @@ class EngineSection:
     tp: int = option(1, "ranks that share each layer's tensors", minimum=1)
     pp: int = option(1, "pipeline stages, each with some of the layers", minimum=1)
     dp: int = option(1, "replicas whose forwards run in step", minimum=1)
+    ep: int = option(1, "ranks over which each layer's experts are spread", minimum=1)
     check_ranks: bool = option(False, "compare where every rank is at each exchange")
     depth: int = option(1, "forwards in flight when the next one is planned", minimum=0)
     stream_interval: int = option(1, "tokens between two chunks of a stream", minimum=1)

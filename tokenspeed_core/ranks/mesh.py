@@ -244,7 +244,7 @@ def ranks_of(
         replica,
         group("pp", topology.stages(mesh.rank)),
         group("dp", topology.world()),
-        None,
+        group("ep", topology.experts(mesh.rank)),
         mesh,
         where,
         device,

@@ -4,6 +4,9 @@
 Ranks count through tensor-parallel positions first, then pipeline stages, then data-parallel
 replicas: rank = (replica * stages + stage) * positions + position. A replica's first rank is
 position 0 of its first stage; it owns the frontend.
+
+A layer's experts are spread over ranks of one stage, which may be of several replicas: those of a
+stage, counted in rank order, form groups of `ep` neighbours.
 """
 
 from __future__ import annotations
@@ -31,16 +34,26 @@ class Place:
 
 @frozen
 class Topology:
-    """The sizes of a deployment: tensor, pipeline and data parallel."""
+    """The sizes of a deployment: tensor, pipeline, data and expert parallel."""
 
     tp: int = field(default=1, validator=_at_least_one)
     pp: int = field(default=1, validator=_at_least_one)
     dp: int = field(default=1, validator=_at_least_one)
+    ep: int = field(default=1, validator=_at_least_one)
+
+    def __attrs_post_init__(self) -> None:
+        if self.tp * self.dp % self.ep:
+            raise ConfigError(
+                [
+                    f"engine.ep: {self.ep} does not divide the {self.tp * self.dp} ranks that hold "
+                    f"a stage's layers (tp {self.tp} x dp {self.dp})"
+                ]
+            )
 
     @classmethod
     def of(cls, section: EngineSection) -> Topology:
         """The topology a configuration asks for."""
-        return cls(section.tp, section.pp, section.dp)
+        return cls(section.tp, section.pp, section.dp, section.ep)
 
     @property
     def replica_size(self) -> int:
@@ -80,3 +93,16 @@ class Topology:
     def world(self) -> tuple[int, ...] | None:
         """Every rank, whose forwards run in step; None without data parallelism."""
         return tuple(range(self.world_size)) if self.dp > 1 else None
+
+    def experts(self, rank: int) -> tuple[int, ...] | None:
+        """The ranks over which a rank's experts are spread, in that order; None if it has all."""
+        if self.ep == 1:
+            return None
+        place = self.place(rank)
+        index = place.replica * self.tp + place.position
+        first = index - index % self.ep
+        return tuple(self._of_stage(place.stage, each) for each in range(first, first + self.ep))
+
+    def _of_stage(self, stage: int, index: int) -> int:
+        replica, position = divmod(index, self.tp)
+        return (replica * self.pp + stage) * self.tp + position

@@ -97,6 +97,8 @@ class Shard:
         """What about the model does not divide by the topology."""
         tp, pp, whole = self.topology.tp, self.topology.pp, self.whole
         found = []
+        if self.topology.ep > 1:
+            found.append(f"engine.ep: the model has no experts to spread over {self.topology.ep}")
         if pp > whole.num_layers:
             found.append(f"engine.pp: {pp} stages are more than the model's {whole.num_layers}")
         for name, count in (
