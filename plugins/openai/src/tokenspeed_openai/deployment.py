@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 
@@ -44,6 +45,7 @@ class Deployment:
         self.options = options
         self.texts = Texts(context.tokenizer)
         self.counters = Counters()
+        self.is_cutting = asyncio.Event()  # the server stops and waits for answers no longer
         self.started_at = time.time()
         self.limits = _limits(context.client)
         self.model = options.served_model_name or context.model

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypedDict, TypeVar
 
 import msgspec
 from attrs import evolve, field, frozen
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -86,24 +88,37 @@ class Tally:
         self._prompt_tokens = sum(len(prompt.token_ids) for prompt in wanted.prompts)
         self._completion = [0] * (len(wanted.prompts) * wanted.width)
         self._cached = [0] * len(self._completion)
+        self._tiers: list[Mapping[str, int]] = [{} for _ in self._completion]
 
     def add(self, piece: Piece) -> None:
         """Take a piece's totals; the end of a request that never ran has none."""
         chunk = piece.chunk
         self._completion[piece.index] = max(chunk.completion_tokens, self._completion[piece.index])
         self._cached[piece.index] = max(chunk.cached_tokens, self._cached[piece.index])
+        if chunk.details is not None and chunk.details.cached_by_tier:
+            self._tiers[piece.index] = chunk.details.cached_by_tier
 
     def usage(self) -> Usage:
         """The totals so far; a prompt counts once, however many choices it has."""
         width, completion = self._wanted.width, sum(self._completion)
         firsts = range(0, len(self._cached), width)
-        cached = sum(max(self._cached[at : at + width]) for at in firsts)
+        best = [max(range(at, at + width), key=self._cached.__getitem__) for at in firsts]
+        cached = sum(self._cached[at] for at in best)
         return Usage(
             prompt_tokens=self._prompt_tokens,
             completion_tokens=completion,
             total_tokens=self._prompt_tokens + completion,
-            prompt_tokens_details=PromptDetails(cached),
+            prompt_tokens_details=PromptDetails(cached, self._by_tier(best)),
         )
+
+    def _by_tier(self, chosen: Sequence[int]) -> dict[str, int] | UnsetType:
+        """The cached tokens of some choices by tier, if any were below the device."""
+        if not any(self._tiers[at] for at in chosen):
+            return UNSET
+        total = Counter[str]()
+        for at in chosen:
+            total.update(self._tiers[at] or {"device": self._cached[at]})
+        return dict(total)
 
     def count(self, counters: Counters) -> None:
         """Add what the engine did for the prompts to the server's counters."""
@@ -157,8 +172,12 @@ class Answering:
         """The response: a stream if one is wanted."""
         rank = _rank(request)
         if self.wanted.body.stream:
-            return EventStream(self._events(shape, rank), self._headers())
-        body = await until_gone(request.receive, self._whole(shape, rank))
+            return EventStream(
+                self._events(shape, rank), self._headers(), is_cutting=self.deployment.is_cutting
+            )
+        body = await until_gone(
+            request.receive, self._whole(shape, rank), is_cutting=self.deployment.is_cutting
+        )
         headers = {name.decode(): value.decode() for name, value in self._headers()}
         return Response(body, media_type="application/json", headers=headers)
 

@@ -13,9 +13,11 @@ FinishWord = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class PromptDetails(Struct):
-    """What of a prompt came from the prefix cache."""
+    """What of a prompt came from the prefix cache; in SGLang's words from which tier of it, where
+    not all was on the device."""
 
     cached_tokens: int = 0
+    cached_tokens_details: dict[str, int] | UnsetType = UNSET
 
 
 class Usage(Struct, kw_only=True):

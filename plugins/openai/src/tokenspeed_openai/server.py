@@ -51,9 +51,11 @@ class OpenAIServer:
         )
 
     async def serve(self, context: ServingContext) -> None:
-        """Serve until cancelled; then what runs may go on for a time, and what is left is cut."""
+        """Serve until cancelled; then what runs may go on for a time, and what is left is cut
+        and told so."""
         listening = options.listening_socket(self._options)
-        server = _Server(self._config(Deployment(context, self._options)))
+        deployment = Deployment(context, self._options)
+        server = _Server(self._config(deployment))
         serving = asyncio.create_task(server.serve([listening]))
         try:
             while not server.started and not serving.done():
@@ -66,6 +68,7 @@ class OpenAIServer:
             try:
                 await asyncio.wait((serving,), timeout=context.drain_timeout_s)
             finally:
+                deployment.is_cutting.set()
                 await server.cut()
                 await serving
                 listening.close()
@@ -101,13 +104,12 @@ class _Server(uvicorn.Server):
         yield
 
     async def cut(self) -> None:
-        """End what is left at once."""
-        self.force_exit = True
-        for connection in self.server_state.connections:
-            connection.transport.abort()
-        # Whoever answers sees the client gone and ends; uvicorn complains of one that is cancelled.
+        """End what is left: whoever answers was told to, and gets the time to say so."""
         tasks = [*self.server_state.tasks]
         if tasks:
             await asyncio.wait(tasks, timeout=LEAVING_S)
+        self.force_exit = True
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
         for task in tasks:
             task.cancel()

@@ -27,22 +27,30 @@ class ClientGoneError(Exception):
     """The client closed the connection; nobody reads an answer."""
 
 
-async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
+async def until_gone(
+    receive: Receive, work: Awaitable[T], *, is_cutting: asyncio.Event | None = None
+) -> T:
     """Do the work, or cancel it when the client leaves; its body must have been read.
 
-    ClientGoneError: it left. Whoever cancels this cancels the work.
+    ClientGoneError: it left. ApiError: the server stops and waits no longer. Whoever cancels this
+    cancels the work.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnected(receive))
+    waiting = [working, leaving]
+    if is_cutting is not None:
+        waiting.append(asyncio.ensure_future(is_cutting.wait()))
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise ClientGoneError
+        if leaving.done():
+            raise ClientGoneError
+        raise unavailable("the server is stopping")
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def event(data: msgspec.Struct) -> bytes:
@@ -57,20 +65,34 @@ class EventStream:
     one becomes the last event.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes], headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        headers: list[tuple[bytes, bytes]],
+        *,
+        is_cutting: asyncio.Event,
+    ) -> None:
         self._events = events
         self._headers = [*HEADERS, *headers]
+        self._is_cutting = is_cutting
+        self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until the last, or until the client leaves."""
+        """Send the events until the last, or until the client leaves or the server stops."""
         try:
-            await until_gone(receive, self._send(send))
+            await until_gone(receive, self._send(send), is_cutting=self._is_cutting)
         except ClientGoneError:
             return
+        except ApiError as error:
+            if not self._has_begun:
+                raise
+            await _send_part(send, event(ErrorBody(error.detail)))
+            await _end(send)
 
     async def _send(self, send: Send) -> None:
         async with aclosing(self._events) as events:
             first = await anext(events)
+            self._has_begun = True
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await _send_part(send, first)
             try:
@@ -80,7 +102,11 @@ class EventStream:
                 await _send_part(send, event(ErrorBody(error.detail)))
             except EngineUnavailableError as error:
                 await _send_part(send, event(ErrorBody(unavailable(error).detail)))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await _end(send)
+
+
+async def _end(send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _send_part(send: Send, data: bytes) -> None:
