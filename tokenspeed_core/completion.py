@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from attrs import asdict, define, field, frozen
@@ -15,11 +15,19 @@ from tokenspeed_hookspecs import Chunk, FinishKind, FinishReason, PromptLogprobs
 
 @frozen
 class Usage:
-    """Token counts of one request; `cached_tokens` of the prompt came from the prefix cache."""
+    """Token counts of one request; `cached_tokens` of the prompt came from the prefix cache.
+
+    `cached_by_tier` says where in it they were, unless all were on the device.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cached_by_tier: Mapping[str, int] = field(factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """The counts; the tiers only where there is something to tell."""
+        return asdict(self, filter=lambda _, value: value != {})
 
 
 @frozen
@@ -46,7 +54,7 @@ class Completion:
             "text": self.text,
             "token_ids": self.token_ids,
             "finish_reason": self.finish_reason,
-            "usage": asdict(self.usage),
+            "usage": self.usage.as_json(),
         }
         if self.finish.message is not None:
             found["message"] = self.finish.message
@@ -76,6 +84,7 @@ class Growing:
     logprobs: list[float] = field(factory=list)
     alternatives: list[TokenAlternatives] = field(factory=list)
     prompt: PromptLogprobs | None = None
+    by_tier: Mapping[str, int] = field(factory=dict)
     finish: FinishReason | None = None
     last: Chunk | None = None
     failure: EngineError | None = None
@@ -105,6 +114,7 @@ class Growing:
             self.logprobs += details.logprobs or ()
             self.alternatives += details.alternatives or ()
             self.prompt = details.prompt or self.prompt
+            self.by_tier = details.cached_by_tier or self.by_tier
             self.finish = details.finish
             if details.finish is not None and self.reader is not None:
                 text += self.reader.flush()
@@ -120,7 +130,9 @@ class Growing:
         last = self.last
         usage = Usage()
         if last is not None:
-            usage = Usage(last.prompt_tokens, last.completion_tokens, last.cached_tokens)
+            usage = Usage(
+                last.prompt_tokens, last.completion_tokens, last.cached_tokens, self.by_tier
+            )
         return Completion(
             self.request_id,
             "".join(self.texts),

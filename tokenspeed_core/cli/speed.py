@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
 
 from tokenspeed_core.completion import Completion
+from tokenspeed_core.requests.state import DEVICE
 
 
 class Stopwatch:
@@ -22,7 +24,12 @@ class Stopwatch:
         prompt = sum(usage.prompt_tokens for usage in usages)
         cached = sum(usage.cached_tokens for usage in usages)
         drawn = sum(usage.completion_tokens for usage in usages)
+        tiers = Counter[str]()
+        for usage in usages:
+            tiers.update(usage.cached_by_tier or {DEVICE: usage.cached_tokens})
+        told = ", ".join(f"{tiers[tier]} {tier}" for tier in tiers)
+        places = f" ({told})" if any(usage.cached_by_tier for usage in usages) else ""
         return (
-            f"{prompt} prompt tokens, {cached} of them from the cache; "
+            f"{prompt} prompt tokens, {cached} of them from the cache{places}; "
             f"{drawn} tokens in {seconds:.2f} s, {drawn / seconds:.1f} tokens/s"
         )

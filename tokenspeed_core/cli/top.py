@@ -21,11 +21,16 @@ from tokenspeed_core.errors import ConfigError, EngineError
 
 DESCRIBE = "/engine/describe"
 SHORTEST_S = 0.1
+ALL, TIER_PREFIX = "all", "cached_tokens_"
 
 
 @frozen(kw_only=True)
 class Glance:
-    """One engine at a moment; `tokens_per_s` needs an earlier moment, and an engine that counts."""
+    """One engine at a moment; `tokens_per_s` needs an earlier moment, and an engine that counts.
+
+    `hits` are the shares of all prompt tokens since the engine's start that were cached: "all", and
+    by tier where some were below the device.
+    """
 
     engine: int
     model: str
@@ -35,6 +40,7 @@ class Glance:
     active_pages: int
     total_pages: int
     tokens_per_s: float | None = None
+    hits: Mapping[str, float] | None = None
 
     @property
     def cache_use(self) -> float:
@@ -52,6 +58,7 @@ class Glance:
             "active_pages": self.active_pages,
             "total_pages": self.total_pages,
             "tokens_per_s": self.tokens_per_s,
+            "cache_hits": self.hits,
         }
 
 
@@ -130,9 +137,28 @@ def _glance(index: int, reply: EngineReply, *, tokens_per_s: float | None) -> Gl
             active_pages=sizes["active_pages"],
             total_pages=sizes["total_pages"],
             tokens_per_s=tokens_per_s,
+            hits=_hits(reply.values.get("counters")),
         )
     except (KeyError, TypeError) as error:
         raise EngineError(f"engine {index} describes itself without {error}") from error
+
+
+def _hits(counters: Mapping[str, int] | None) -> Mapping[str, float] | None:
+    prompts = (counters or {}).get("prompt_tokens")
+    if not counters or not prompts:
+        return None
+    found = {ALL: counters["cached_tokens"] / prompts}
+    for name, tokens in counters.items():
+        if name.startswith(TIER_PREFIX):
+            found[name.removeprefix(TIER_PREFIX)] = tokens / prompts
+    return found
+
+
+def _told(hits: Mapping[str, float] | None) -> str:
+    if hits is None:
+        return ""
+    tiers = ", ".join(f"{tier} {share:.0%}" for tier, share in hits.items() if tier != ALL)
+    return f"\nhits {hits[ALL]:.0%}" + (f"\n({tiers})" if tiers else "")
 
 
 def _state(state: Mapping[str, Any]) -> str:
@@ -163,7 +189,7 @@ def _table(glance: Sequence[Glance]) -> Table:
             each.state,
             str(each.running),
             str(each.waiting),
-            pages,
+            pages + _told(each.hits),
             speed,
         )
     return table

@@ -139,6 +139,7 @@ def _merged(first: Chunk, then: Chunk) -> Chunk:
         _joined(earlier.logprobs, later.logprobs),
         _joined(earlier.alternatives, later.alternatives),
         earlier.prompt or later.prompt,
+        later.cached_by_tier or earlier.cached_by_tier,
     )
     return first
 

@@ -22,6 +22,7 @@ from tokenspeed_core.loop.operations import Operations
 from tokenspeed_core.loop.parts import LoopParts
 from tokenspeed_core.loop.registered import RegisteredRequests
 from tokenspeed_core.loop.relay import Relay, Relayed, Told, Unrelayable
+from tokenspeed_core.requests.cache_tiers import note_loaded
 from tokenspeed_core.requests.commit import Committer
 from tokenspeed_core.requests.finish import FinishRules
 from tokenspeed_core.requests.flight import InFlight, RowGatherer, plan_logprobs
@@ -94,13 +95,15 @@ class EventLoop:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the rank has done since its start; tokens are those that were sent."""
+        """What the rank has done since its start; tokens are those that were sent; prompt and
+        cached tokens, the latter also by tier, are of requests that ended."""
         outbox = self._outbox
         return {
             "rounds": self.last_round.number,
             "completion_tokens": outbox.num_tokens,
             "finished_requests": outbox.num_finished,
             "refused_requests": outbox.num_refused,
+            **outbox.prefilled,
         }
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -261,6 +264,8 @@ class EventLoop:
         self.phase = "dispatch"
         dispatch = Dispatch(table=round.table)
         rows = self._gatherer.gather(batch)
+        if plan.operations:
+            note_loaded(plan, rows.states, groups=self._plane.cache_groups)
         if self.table.num_scored:
             dispatch.logprobs = plan_logprobs(batch, rows)
         round.batch, round.dispatch, round.in_flight = batch, dispatch, len(self.in_flight)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tokenspeed_core.loop.admission import Admission
 from tokenspeed_core.requests.outbox import Outbox
+from tokenspeed_core.requests.state import DEVICE, HOST
 from tokenspeed_core.requests.table import CLIENT_ABORT, RequestTable
 from tokenspeed_hookspecs import Request, SchedulerDriver
 
@@ -47,6 +48,16 @@ class RegisteredRequests:
     def num_refused(self) -> int:
         """How many requests were refused since the start."""
         return self._outbox.num_refused
+
+    def note_cached(self, request_id: str, tier: str, *, num_tokens: int) -> None:
+        """Count so many more of a request's cached tokens, of the host tier's, for this tier."""
+        if num_tokens < 0:
+            raise ValueError(f"{request_id}: expected a number of tokens, got {num_tokens}")
+        if tier in (DEVICE, HOST):
+            raise ValueError(f"{request_id}: tier {tier!r} is counted by the core itself")
+        state = self._table.get(request_id)
+        if state is not None:
+            state.noted_tokens[tier] = state.noted_tokens.get(tier, 0) + num_tokens
 
     def abort(self, request_id: str, message: str, *, notify: bool = True) -> None:
         """End a request now if no forward of it runs, else at its next commit.

@@ -61,6 +61,7 @@ def stats(finished: FinishedRequest) -> str:
         "recv_ts": f"{start:.3f}",
         "commit_ts": f"{finished.prefilled_at or 0.0:.3f}",
         "finish_ts": f"{end:.3f}",
+        **{f"cache_tokens_{tier}": count for tier, count in finished.cached_by_tier.items()},
     }
     return ", ".join(f"{key}={value}" for key, value in values.items())
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from attrs import evolve
@@ -31,6 +32,7 @@ class Outbox:
         self.num_refused = 0
         self.num_finished = 0
         self.num_tokens = 0
+        self.prefilled = Counter[str]()  # prompt tokens of requests that were prefilled, by origin
 
     def start_over(self) -> None:
         """Start with empty lists; what was in them is handed on, and not ours any more."""
@@ -65,7 +67,16 @@ class Outbox:
             self.chunk(state)
         self._table.remove(state)
         self.released.append(state.request_id)
-        self.finished.append(self._finished(state))
+        finished = self._finished(state)
+        self.finished.append(finished)
+        if finished.prefilled_at is not None:
+            self._count(finished)
+
+    def _count(self, finished: FinishedRequest) -> None:
+        self.prefilled["prompt_tokens"] += finished.prompt_tokens
+        self.prefilled["cached_tokens"] += finished.cached_tokens
+        for tier, tokens in finished.cached_by_tier.items():
+            self.prefilled[f"cached_tokens_{tier}"] += tokens
 
     def fail(self, state: RequestState, reason: FinishReason) -> None:
         """End a request with an abort; one that ended otherwise meanwhile keeps its reason."""
@@ -90,15 +101,20 @@ class Outbox:
             column.append(0)
 
     def _details(self, state: RequestState) -> ChunkDetails | None:
+        tiers = None
+        if state.loaded_tokens and (not state.sent or state.is_finished):
+            tiers = state.cached_by_tier or None
         if state.logprobs is None:
             finish = state.finish_reason
-            return None if finish is None else ChunkDetails(finish=finish)
+            if finish is None and tiers is None:
+                return None
+            return ChunkDetails(finish=finish, cached_by_tier=tiers)
         logprobs, state.output_logprobs = state.output_logprobs, []
         alternatives: list[TokenAlternatives] | None = None
         if state.logprobs.top:
             alternatives, state.output_alternatives = state.output_alternatives, []
         prompt = state.scores.take() if state.scores is not None else None
-        return ChunkDetails(state.finish_reason, logprobs, alternatives, prompt)
+        return ChunkDetails(state.finish_reason, logprobs, alternatives, prompt, tiers)
 
     def _finished(self, state: RequestState) -> FinishedRequest:
         assert state.finish_reason is not None, f"{state.request_id} left without a reason"
@@ -117,4 +133,5 @@ class Outbox:
             finished_at=self._clock(),
             preempted_s=times.preempted_s,
             preemptions=times.preemptions,
+            cached_by_tier=state.cached_by_tier,
         )

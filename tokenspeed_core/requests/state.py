@@ -15,6 +15,8 @@ from tokenspeed_hookspecs import (
     TokenAlternatives,
 )
 
+DEVICE, HOST = "device", "host"
+
 
 @define(eq=False)
 class Timeline:
@@ -41,7 +43,8 @@ class RequestState:
     """A registered request, from admission to its last output.
 
     `column` is its row in the table's arrays; `sent` counts the output tokens delivered so far;
-    `notify` says whether the client still waits for an end.
+    `notify` says whether the client still waits for an end. Of the cached tokens `loaded_tokens`
+    came from the host tier; `noted_tokens` says, by tier, where some of these were before.
     """
 
     request_id: str
@@ -57,6 +60,8 @@ class RequestState:
     is_live: bool = True
     output_ids: list[int] = field(factory=list)
     cached_tokens: int = 0
+    loaded_tokens: int = 0
+    noted_tokens: dict[str, int] = field(factory=dict)
     computed_length: int = 0
     finish_reason: FinishReason | None = None
     is_aborted: bool = False
@@ -75,6 +80,18 @@ class RequestState:
         self.finish_reason = reason
         if self.interval == 1:
             self.sent = len(self.output_ids)
+
+    @property
+    def cached_by_tier(self) -> Mapping[str, int]:
+        """Cached tokens by where they were; nothing where all were on the device."""
+        below = min(self.loaded_tokens, self.cached_tokens)
+        if not below:
+            return {}
+        found = {DEVICE: self.cached_tokens - below, HOST: below}
+        for tier, noted in self.noted_tokens.items():
+            found[tier] = min(noted, found[HOST])
+            found[HOST] -= found[tier]
+        return found
 
     @property
     def prompt_len(self) -> int:

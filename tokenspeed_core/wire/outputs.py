@@ -4,7 +4,7 @@
 Columns 1 to 13 are the gateway's; nothing may come between them. Ours follow, each a list with an
 entry or nil per row, or nil where no row has one: 14 finish details; 15, 16 prompt logprob values
 and ids; 17, 18 prompt alternatives' values and ids; 19, 20 output alternatives' values and ids;
-21 counters of speculation, which are nil today.
+21 counters of speculation, which are nil today; 22 cached tokens by tier.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ class BatchArray(msgspec.Struct, array_like=True, tag=TAG):
     alternatives_values: list[list[list[float]] | None] | None = None
     alternatives_ids: list[list[list[int]] | None] | None = None
     speculation: Any = None
+    cached_by_tier: list[dict[str, int] | None] | None = None
 
 
 GATEWAY_COLUMNS = 13
+SPECULATION = "speculation"
 ROW_COLUMNS = BatchArray.__struct_fields__[:8]
-OWN_COLUMNS = BatchArray.__struct_fields__[GATEWAY_COLUMNS:-1]
+OWN_COLUMNS = BatchArray.__struct_fields__[GATEWAY_COLUMNS:]
 
 
 @frozen(eq=False)
@@ -162,6 +164,8 @@ def _own_entries(details: ChunkDetails) -> dict[str, Any]:
     if details.alternatives is not None:
         entries["alternatives_values"] = [values for values, _ in details.alternatives]
         entries["alternatives_ids"] = [ids for _, ids in details.alternatives]
+    if details.cached_by_tier is not None:
+        entries["cached_by_tier"] = dict(details.cached_by_tier)
     if details.prompt is not None:
         prompt = details.prompt
         entries["prompt_values"], entries["prompt_ids"] = prompt.values, prompt.token_ids
@@ -175,7 +179,7 @@ def _check_lengths(array: BatchArray) -> None:
     rows = len(array.rids)
     for name in (*ROW_COLUMNS, *OWN_COLUMNS):
         column = getattr(array, name)
-        if column is not None and len(column) != rows:
+        if column is not None and name != SPECULATION and len(column) != rows:
             raise WireError(
                 f"a batch: expected {rows} entries in column {name!r}, as there are ids, got "
                 f"{len(column)}"
@@ -184,7 +188,8 @@ def _check_lengths(array: BatchArray) -> None:
 
 def _details(array: BatchArray) -> dict[int, ChunkDetails]:
     details: dict[int, ChunkDetails] = {}
-    is_plain = array.alternatives_values is None and array.prompt_values is None
+    tiers = array.cached_by_tier
+    is_plain = array.alternatives_values is None and array.prompt_values is None and tiers is None
     for row, (reason, logprobs) in enumerate(
         zip(array.finished_reasons, array.output_token_logprobs_val, strict=True)
     ):
@@ -193,9 +198,10 @@ def _details(array: BatchArray) -> dict[int, ChunkDetails]:
         finish = _finish(array, row) if reason else None
         alternatives = _alternatives(array, row)
         prompt = _prompt(array, row)
-        if finish is None and not logprobs and alternatives is None and prompt is None:
-            continue
-        details[row] = ChunkDetails(finish, logprobs or None, alternatives, prompt)
+        by_tier = None if tiers is None else tiers[row]
+        parts = (finish, logprobs or None, alternatives, prompt, by_tier)
+        if any(part is not None for part in parts):
+            details[row] = ChunkDetails(*parts)
     return details
 
 

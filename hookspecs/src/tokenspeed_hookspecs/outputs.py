@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from attrs import define, field, frozen
@@ -25,12 +25,17 @@ class PromptLogprobs:
 
 @define(eq=False)
 class ChunkDetails:
-    """The part of a chunk that few chunks have."""
+    """The part of a chunk that few chunks have.
+
+    `cached_by_tier` is in a stream's first and last chunk, if cached tokens were not all on the
+    device: how many were in which tier.
+    """
 
     finish: FinishReason | None = None
     logprobs: list[float] | None = None
     alternatives: list[TokenAlternatives] | None = None
     prompt: PromptLogprobs | None = None
+    cached_by_tier: Mapping[str, int] | None = None
 
 
 @define(eq=False)

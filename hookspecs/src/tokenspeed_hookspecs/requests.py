@@ -149,6 +149,12 @@ class Request(Protocol):
         ...
 
     @property
+    def cached_by_tier(self) -> Mapping[str, int]:
+        """The cached tokens by where they were: "device", "host", and tiers that plugins noted.
+        Empty where all of them were on the device."""
+        ...
+
+    @property
     def sampling(self) -> SamplingParams:
         """Normalised: greedy is temperature 1 with top_k 1, the seed is set."""
         ...
@@ -191,6 +197,15 @@ class Requests(Protocol):
         """How many were refused since the start, and so never registered."""
         ...
 
+    def note_cached(self, request_id: str, tier: str, *, num_tokens: int) -> None:
+        """Say that so many more of a request's cached tokens were in a tier of the plugin's.
+
+        What the host tier held is counted as "host" by the core itself, in the plan that loads it;
+        of that, what is noted here counts for `tier` instead, and no more. May come before that
+        plan and, until the request ends, after it. An unknown id is ignored.
+        """
+        ...
+
     def abort(self, request_id: str, message: str, *, notify: bool = True) -> None:
         """End a request at its next commit, or at once where no forward of it runs.
 
@@ -204,7 +219,8 @@ class FinishedRequest:
     """What an observer learns of a request that left the engine. Times in seconds of the engine
     clock; None where the request never got that far. `submitted_at` is when the scheduler first
     knew it, after stages and pauses; `scheduled_at` when its first forward ran. A preemption is a
-    run of decode steps that shared their forwards with prompts."""
+    run of decode steps that shared their forwards with prompts. `cached_by_tier` is empty where all
+    cached tokens were on the device."""
 
     request_id: str
     reason: FinishReason
@@ -219,3 +235,4 @@ class FinishedRequest:
     finished_at: float
     preempted_s: float = 0.0
     preemptions: int = 0
+    cached_by_tier: Mapping[str, int] = field(factory=dict)
