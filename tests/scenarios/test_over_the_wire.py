@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from attrs import evolve
 
 from tokenspeed_core.testing import EngineSetup, request, telling_tokens
 from tokenspeed_core.testing.client_reading import Answer, ask, read
 from tokenspeed_core.testing.served_engine import served_engines, until
-from tokenspeed_hookspecs import LogprobOptions
+from tokenspeed_hookspecs import Engine, LogprobOptions, Plugin, Round, hookimpl
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("depth", [0, 1])]
 
@@ -63,6 +64,42 @@ async def test_dropping_a_stream_aborts_the_request(depth: int) -> None:
         await served.quiet()
     assert name == "r1"
     assert given < 100
+
+
+class Leaving(Plugin):
+    """Notes the round in which it hears that a client left, and that of the request's end."""
+
+    name = "leaving"
+
+    def __init__(self, options: object, engine: Engine) -> None:
+        super().__init__(options, engine)
+        self.left: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+
+    @hookimpl
+    def request_aborted(self, round: Round) -> None:
+        """The client is gone."""
+        self.left.update(dict.fromkeys(round.aborted, round.number))
+
+    @hookimpl
+    def request_finished(self, round: Round) -> None:
+        """The request has left the engine."""
+        assert round.finished is not None
+        self.ended[round.finished.request_id] = round.number
+
+
+async def test_a_dropped_stream_is_released_within_a_round(depth: int) -> None:
+    """The request ends in the round that hears of its client's leaving, or, with a forward of it
+    in flight, in the one that commits it."""
+    async with served_engines(evolve(setup(depth), plugins=(Leaving,))) as served:
+        async with await served.client.generate(request("r1", 3, budget=100_000)) as stream:
+            await anext(stream)
+        await until(lambda: served.plane.released, limit_s=10.0)
+        await served.quiet()
+        (plugin,) = [each for each in served.engines[0].rank.plugins if each.name == "leaving"]
+    leaving = plugin.instance
+    assert isinstance(leaving, Leaving)
+    assert leaving.ended["r1"] - leaving.left["r1"] <= depth
 
 
 PROMPT_LEN, START = 600, 100
