@@ -7,14 +7,27 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from tokenspeed_core.client import Addresses, ClientConfig, EngineClient, private_addresses
 from tokenspeed_core.testing import request
 from tokenspeed_core.testing.served_engine import until
 from tokenspeed_core.testing.wire_engine import WireEngine, bound_client, wire_engines
+from tokenspeed_core.wire.frontend import ZmqFrontend
 from tokenspeed_core.wire.handshake import ParallelSizes, pack_ready, pack_status
-from tokenspeed_hookspecs import EngineUnavailableError, FinishKind
+from tokenspeed_core.wire.secrets import ListenKey
+from tokenspeed_hookspecs import EngineInfo, EngineUnavailableError, FinishKind
 
+INFO = EngineInfo(
+    index=0,
+    model="scripted",
+    max_model_len=64,
+    vocab_size=100,
+    page_size=16,
+    num_pages=9,
+    dtype="float32",
+    version="test",
+)
 pytestmark = pytest.mark.anyio
 
 
@@ -200,3 +213,27 @@ def test_private_addresses_are_short_where_the_temporary_folder_is_not(
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     with private_addresses() as addresses:
         assert len(addresses.handshake) < 100
+
+
+async def test_who_does_not_know_the_key_is_not_heard() -> None:
+    """Sockets on the network take engines that were told the whole address, and nobody else."""
+    client = EngineClient(ClientConfig(addresses=Addresses.at("127.0.0.1"), handshake_timeout_s=10))
+    async with client:
+        handshake = client.bind().handshake
+        place, _, key = handshake.partition("#")
+        strangers = [
+            ZmqFrontend(address)
+            for address in (place, f"{place}#{ListenKey.new().public.decode()}")
+        ]
+        engine = ZmqFrontend(handshake)
+        try:
+            for each in strangers:
+                each.start(evolve(INFO, model="stranger"))
+            await asyncio.sleep(0.3)
+            engine.start(INFO)
+            (info,) = await client.accept()
+        finally:
+            for each in (*strangers, engine):
+                each.close()
+    assert (info.model, len(key)) == ("scripted", 40)
+    assert client.num_dropped == 0

@@ -15,21 +15,23 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
+
+from tokenspeed_core.wire.secrets import ListenKey
 
 MAX_IPC_PATH = 100  # the kernel's limit is 108, with a terminator
 SOCKET_NAMES = ("handshake", "input", "output")
 SHORT_FOLDERS = ("/tmp", "/var/tmp")  # after the user's own
 
 
-def _check(name: str, address: str) -> None:
+def _check(name: str, address: str, *, has_key: bool) -> None:
     scheme, _, place = address.partition("://")
     if scheme == "ipc" and place:
         _check_path(place)
-    elif scheme != "tcp" or not _is_loopback(place.rpartition(":")[0]):
+    elif scheme != "tcp" or not (has_key or _is_loopback(place.rpartition(":")[0])):
         raise ValueError(
             f"{name}: expected ipc://PATH, or tcp:// on a loopback address such as "
-            f"tcp://127.0.0.1:*, got {address!r}; the sockets have no authentication"
+            f"tcp://127.0.0.1:*, got {address!r}; without a key the sockets have no authentication"
         )
 
 
@@ -51,18 +53,26 @@ def _is_loopback(host: str) -> bool:
 
 @frozen
 class Addresses:
-    """The three addresses the client binds: `ipc://` paths, or `tcp://` on a loopback address.
+    """The three addresses the client binds: `ipc://` paths, or `tcp://` on a loopback address or,
+    with a `key`, anywhere.
 
-    A tcp port of `*` or 0 is chosen when the client binds.
+    A tcp port of `*` or 0 is chosen when the client binds; then the addresses carry the key, for
+    the engines alone.
     """
 
     handshake: str
     input: str
     output: str
+    key: ListenKey | None = field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         for name in SOCKET_NAMES:
-            _check(name, getattr(self, name))
+            _check(name, getattr(self, name), has_key=self.key is not None)
+
+    @classmethod
+    def at(cls, host: str) -> Addresses:
+        """Free ports of a host, for engines on any host that are told the addresses."""
+        return cls(*[f"tcp://{host}:*"] * len(SOCKET_NAMES), key=ListenKey.new())
 
     @classmethod
     def under(cls, folder: str | os.PathLike[str]) -> Addresses:

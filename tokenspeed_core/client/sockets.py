@@ -7,6 +7,7 @@ import zmq
 from attrs import frozen
 
 from tokenspeed_core.client.addresses import Addresses
+from tokenspeed_core.wire.secrets import ListenKey, shown
 
 MAX_HANDSHAKE_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 30
@@ -55,10 +56,12 @@ def open_sockets(addresses: Addresses, *, send_queue: int) -> Sockets:
         inputs.setsockopt(zmq.SNDHWM, send_queue)
         output = context.socket(zmq.PULL)
         output.setsockopt(zmq.MAXMSGSIZE, MAX_OUTPUT_BYTES)
+        key = addresses.key
         bound = Addresses(
-            _bind(handshake, addresses.handshake),
-            _bind(inputs, addresses.input),
-            _bind(output, addresses.output),
+            _bind(handshake, addresses.handshake, key=key),
+            _bind(inputs, addresses.input, key=key),
+            _bind(output, addresses.output, key=key),
+            key=key,
         )
         disconnects = inputs.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     except BaseException:
@@ -67,10 +70,14 @@ def open_sockets(addresses: Addresses, *, send_queue: int) -> Sockets:
     return Sockets(context, bound, handshake, inputs, output, disconnects)
 
 
-def _bind(socket: zmq.Socket[bytes], address: str) -> str:
+def _bind(socket: zmq.Socket[bytes], address: str, *, key: ListenKey | None) -> str:
+    place = shown(address)
+    if key is not None:
+        key.guard(socket)
     try:
-        socket.bind(address)
+        socket.bind(place)
     except zmq.ZMQError as error:
-        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
-    bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    return bound if address.startswith("tcp") else address
+        raise OSError(error.errno, f"cannot listen at {place}: {error.strerror}") from error
+    if place.startswith("tcp"):
+        place = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    return place if key is None else key.told(place)

@@ -20,6 +20,7 @@ from tokenspeed_core.wire.handshake import Init, pack_identity, pack_init
 from tokenspeed_core.wire.link import Link
 from tokenspeed_core.wire.mailbox import Mailbox
 from tokenspeed_core.wire.packing import WireError
+from tokenspeed_core.wire.secrets import shown
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_core.wire.traffic import Traffic
 from tokenspeed_hookspecs import EngineInfo, Load
@@ -114,7 +115,7 @@ class Carrier:
                 return traffic.problem
             if not is_announced and traffic.link.is_connected:
                 is_announced = True
-                self.log.info("connected to the front end at %s", self.address)
+                self.log.info("connected to the front end at %s", shown(self.address))
                 self.on_connected(init)
         traffic.write()
         return None

@@ -17,6 +17,7 @@ from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import HELLO, READY, Init, pack_status, unpack_init
 from tokenspeed_core.wire.mailbox import Mailbox
 from tokenspeed_core.wire.packing import WireError
+from tokenspeed_core.wire.secrets import shown
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_core.wire.sockets import WatchedSocket, milliseconds
 
@@ -87,7 +88,7 @@ class Dialer:
             if socket.is_lost or self.clock() >= limit:
                 return None
             if notice.is_due():
-                self.log.info("no front end at %s yet; still trying", self.address)
+                self.log.info("no front end at %s yet; still trying", shown(self.address))
         return None
 
     def _ready(self, socket: WatchedSocket, frames: list[bytes]) -> Init | None:

@@ -18,6 +18,7 @@ from tokenspeed_core.wire.carrier import Carrier
 from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import Init, ParallelSizes, pack_ready
 from tokenspeed_core.wire.mailbox import Mailbox, PostedBatch
+from tokenspeed_core.wire.secrets import shown
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_hookspecs import ControlReply, EngineInfo, Load, Message, OutputBatch
 
@@ -87,7 +88,7 @@ class ZmqFrontend:
     def receive(self, wait_s: float | None) -> list[Message]:
         """Everything that came since the last call; EngineError if the wire itself failed."""
         if self._failure is not None:
-            raise EngineError(f"the wire to {self._address} failed") from self._failure
+            raise EngineError(f"the wire to {shown(self._address)} failed") from self._failure
         return self._mailbox.take(wait_s)
 
     def send(self, outputs: OutputBatch, load: Load) -> None:

@@ -17,6 +17,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from tokenspeed_core.wire.packing import WireError
+from tokenspeed_core.wire.secrets import connect, shown
 
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 LOST = (
@@ -51,10 +52,10 @@ class WatchedSocket:
             self.socket.setsockopt(name, value)
         self.monitor = self.socket.get_monitor_socket(CONNECTED | LOST)
         try:
-            self.socket.connect(address)
+            connect(self.socket, address)
         except zmq.ZMQError as error:
             self.close()
-            raise WireError(f"cannot connect to {address!r}: {error}") from error
+            raise WireError(f"cannot connect to {shown(address)!r}: {error}") from error
 
     def watch(self, poller: zmq.Poller) -> None:
         """Let this poller wake for messages, and for changes of the connection."""
