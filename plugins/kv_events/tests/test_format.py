@@ -96,6 +96,7 @@ MAP = [
     [
         ("array", [1.5, ARRAY, 3]),
         ("map", {"ts": 1.5, "events": MAP, "data_parallel_rank": 3}),
+        ("map_events", [1.5, MAP, 3]),
     ],
 )
 def test_a_batch_has_these_bytes(form: Any, expected: object) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The events as readers know them, and their bytes in both forms.
+"""The events as readers know them, and their bytes in each form.
 
-Fields and their order are vLLM's. A reader of the array form takes a tag and positions, one of the
-map form takes names; neither understands the other.
+Fields and their order are vLLM's. A reader of the array form takes a tag and positions, one of a
+map form takes names; neither understands the other. In `map` a batch is a map as well; most readers
+of events by name expect it by position, which is `map_events`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 DEVICE = "GPU"  # what readers call the memory that prefixes are reused from at once
-Form = Literal["array", "map"]
+Form = Literal["array", "map", "map_events"]
 
 
 class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -55,6 +56,8 @@ class Encoder:
         if self._form == "array":
             return self._encode([time_s, events, self._dp_rank])
         named = [_named(event) for event in events]
+        if self._form == "map_events":
+            return self._encode([time_s, named, self._dp_rank])
         return self._encode({"ts": time_s, "events": named, "data_parallel_rank": self._dp_rank})
 
 

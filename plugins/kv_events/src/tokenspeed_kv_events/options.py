@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from tokenspeed_hookspecs import Plugin
 from tokenspeed_kv_events.endpoints import endpoint_problem
+from tokenspeed_kv_events.events import Form
 
 SWITCH = "enable_kv_cache_events"
 # The keys of vLLM's value; its readers are told ours by them.
@@ -47,8 +48,9 @@ class EventOptions(Plugin.Options):
     max_queue_size: int = field(
         default=100_000, metadata={"help": "rounds waiting to be published", "minimum": 1}
     )
-    encoding: Literal["array", "map"] = field(
-        default="array", metadata={"help": "events by position or by name"}
+    encoding: Form = field(
+        default="array",
+        metadata={"help": "all by position; all by name; or only the events by name"},
     )
     hash_encoding: Literal["uint64", "int64"] = field(
         default="uint64", metadata={"help": "hashes without a sign or with one"}
