@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -119,11 +119,11 @@ def command(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..
     """Start `tokenspeed` with these arguments; whatever is left of it is ended afterwards."""
     started: list[Command] = []
 
-    def start(*arguments: str) -> Command:
+    def start(*arguments: str, launcher: Sequence[str] = ()) -> Command:
         log = tmp_path / f"{len(started)}.log"
         with log.open("w") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tokenspeed_core", *arguments],
+                [sys.executable, *launcher, "-m", "tokenspeed_core", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
@@ -145,7 +145,7 @@ def command(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..
 def serve(command: Callable[..., Command]) -> Callable[..., Command]:
     """Start `tokenspeed serve` with a scripted engine and these flags besides."""
     usual = ["--config", "engine.toml", "--data-plane", "scripted", "--frontend", "lines", "--json"]
-    return lambda *flags: command("serve", *usual, *flags)
+    return lambda *flags, **how: command("serve", *usual, *flags, **how)
 
 
 def _read(lines: IO[str], events: queue.Queue[dict[str, Any] | None]) -> None:

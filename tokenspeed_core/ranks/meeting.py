@@ -25,6 +25,7 @@ from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.ranks.zmq_mesh import MeshLimits, ZmqMesh
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+HANDSHAKE = "frontend/handshake"
 TOKEN_BYTES = 32
 POLL_S = 0.02
 
@@ -82,6 +83,14 @@ class Seat:
             raise
         return mesh
 
+    def tell_handshake(self, address: str) -> None:
+        """Tell the other replicas where the one front end takes their engines."""
+        self.store.set(HANDSHAKE, address.encode())
+
+    def hear_handshake(self, check: Callable[[], None] = _no_check) -> str:
+        """What `tell_handshake` told; RankError if the first rank does not in time."""
+        return self._get(HANDSHAKE, 0, check=check).decode()
+
     def _get(self, key: str, rank: int, *, check: Callable[[], None]) -> bytes:
         # The store's own wait would hear neither a signal nor of a rank that died.
         until = time.monotonic() + self.limits.connect_s
@@ -123,18 +132,11 @@ def is_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
 def torchrun_seat(topology: Topology, environment: Mapping[str, str] = os.environ) -> Seat | None:
     """The seat torchrun gave this process; None if it did not start it.
 
-    ConfigError if it started another number of ranks than the topology has, or several replicas.
+    ConfigError if it started another number of ranks than the topology has.
     """
     if not is_torchrun(environment):
         return None
     size = int(environment["WORLD_SIZE"])
-    if topology.dp > 1:
-        raise ConfigError(
-            [
-                f"engine.dp: torchrun starts the ranks of one replica, got {topology.dp}; start "
-                "one engine a replica and route over them"
-            ]
-        )
     if size != topology.world_size:
         raise ConfigError(
             [

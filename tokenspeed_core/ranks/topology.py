@@ -71,6 +71,10 @@ class Topology:
         stage, position = divmod(inside, self.tp)
         return Place(replica, stage, position)
 
+    def is_first(self, rank: int) -> bool:
+        """Whether a rank is the first of its replica."""
+        return rank % self.replica_size == 0
+
     def replica(self, rank: int) -> tuple[int, ...]:
         """The members of a rank's replica."""
         first = self.place(rank).replica * self.replica_size

@@ -16,10 +16,9 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 
-from tokenspeed_core.config import EngineConfig, from_tables
+from tokenspeed_core.config import from_tables
 from tokenspeed_core.errors import CompositionError, EngineError
 from tokenspeed_core.models.errors import ModelError
-from tokenspeed_core.ranks.membership import Membership
 from tokenspeed_core.serving.engine_ranks import engine_ranks
 from tokenspeed_core.serving.lifeline import StopSwitch, follow_parent, read_line
 from tokenspeed_core.serving.messages import EngineOrder, EngineReport
@@ -75,46 +74,18 @@ def run_order(order: EngineOrder, reports: ReportPipe, *, stop: StopSwitch) -> i
 
 def run_engine(order: EngineOrder, reports: ReportPipe, *, stop: StopSwitch) -> None:
     """Meet the engine's other ranks, then be the first of them."""
-    config = from_tables(tomllib.loads(order.config))
-    folder = None if order.meeting is None else Path(order.meeting)
-    with engine_ranks(config, replica=order.index, folder=folder) as ranks:
-        _run_first(order, config, ranks=ranks, reports=reports, stop=stop)
-
-
-def _run_first(
-    order: EngineOrder,
-    config: EngineConfig,
-    *,
-    ranks: Membership,
-    reports: ReportPipe,
-    stop: StopSwitch,
-) -> None:
-    """Compose, load, connect, and run rounds until asked to stop."""
-    from tokenspeed_core.composition.build import Surroundings, build_rank
-    from tokenspeed_core.model_tokenizer import model_tokenizer
-    from tokenspeed_core.serving.engine_info import engine_info
+    from tokenspeed_core.serving.first_rank import run_first
     from tokenspeed_core.wire.frontend import ZmqFrontend
 
-    tokenizer = model_tokenizer(config)
+    config = from_tables(tomllib.loads(order.config))
+    folder = None if order.meeting is None else Path(order.meeting)
     frontend = ZmqFrontend(
         order.handshake,
         on_connected=lambda init: reports.send(EngineReport(output=init.output_address)),
     )
-    around = Surroundings(
-        frontend=frontend,
-        ranks=ranks,
-        decode_text=tokenizer.decode if tokenizer is not None else None,
-        tokenizer=tokenizer,
-    )
-    rank = build_rank(config, surroundings=around)
-    try:
-        rank.start()
-        frontend.start(engine_info(rank, index=order.index))
-        with stop.between_rounds():
-            rank.run(stop.read)
-    finally:
-        frontend.close()
-        rank.stop()
+    meeting = engine_ranks(config, replica=order.index, folder=folder, handshake=order.handshake)
+    with meeting as ranks:
+        run_first(config, frontend, ranks=ranks, index=order.index, stop=stop)
 
 
 def _told(error: Exception) -> str:

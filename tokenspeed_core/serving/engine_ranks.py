@@ -18,12 +18,14 @@ from tokenspeed_core.serving.followers import followers, meeting_folder
 
 @contextmanager
 def engine_ranks(
-    config: EngineConfig, *, replica: int = 0, folder: Path | None = None
+    config: EngineConfig, *, replica: int = 0, folder: Path | None = None, handshake: str = ""
 ) -> Iterator[Membership]:
-    """Start what follows this rank and meet them all; `folder` is where several replicas meet."""
+    """Start what follows this rank and meet them all; `folder` is where several replicas meet,
+    `handshake` where the front end takes the engines of those that torchrun started."""
     topology = Topology.of(config.engine)
     given = torchrun_seat(topology)
     if given is not None:
+        given.tell_handshake(handshake)
         with member(given, config) as ranks:
             yield ranks
     elif topology.world_size == 1:

@@ -16,13 +16,14 @@ from typing import Any
 
 from attrs import field, frozen
 
-from tokenspeed_core.client.addresses import Addresses, private_addresses
+from tokenspeed_core.client.addresses import Addresses
 from tokenspeed_core.client.config import ClientConfig
 from tokenspeed_core.client.engine_client import EngineClient
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.models.resolve import ModelFolder
 from tokenspeed_core.serving.engine_process import EngineProcess
 from tokenspeed_core.serving.followers import meeting_folder
+from tokenspeed_core.serving.frontend_place import frontend_addresses, started_here
 from tokenspeed_core.serving.messages import EngineOrder
 from tokenspeed_core.serving.plan import ServePlan
 from tokenspeed_core.serving.racing import first_done, running
@@ -51,7 +52,7 @@ class Server:
         """Serve until SIGINT or SIGTERM; EngineError or CompositionError if it cannot go on."""
         with (
             StopSignals().installed() as signals,
-            private_addresses() as addresses,
+            frontend_addresses(self.plan.config.engine.dp) as addresses,
             meeting_folder() as folder,
         ):
             config = ClientConfig(
@@ -63,7 +64,7 @@ class Server:
             client.bind()
             engines: list[EngineProcess] = []
             try:
-                for index in config.engine_indices:
+                for index in started_here(config.engine_indices):
                     order = self._order(index, client.addresses, meeting=folder)
                     engines.append(await EngineProcess.start(order, hear=self.status.log_line))
                 self.status.loading(self.plan.model, engine_pids=[each.pid for each in engines])
@@ -74,13 +75,14 @@ class Server:
                 await client.aclose()
 
     def _order(self, index: int, addresses: Addresses, *, meeting: Path) -> EngineOrder:
-        sockets = Path(addresses.handshake.removeprefix("ipc://")).parent
+        scheme, _, place = addresses.handshake.partition("://")
+        sockets = (str(Path(place).parent),) if scheme == "ipc" else ()
         return EngineOrder(
             config=self.plan.config.to_toml(),
             handshake=addresses.handshake,
             index=index,
             meeting=str(meeting),
-            leftovers=(str(sockets), str(meeting)),
+            leftovers=(*sockets, str(meeting)),
             log_level=self.plan.log_level,
         )
 
