@@ -105,6 +105,7 @@ class GivenRequest:
     prompt_ids: Sequence[int] = (1,)
     output_ids: Sequence[int] = ()
     cached_tokens: int = 0
+    cached_by_tier: dict[str, int] = field(factory=dict)
     sampling: SamplingParams = field(factory=SamplingParams)
     finish_reason: FinishReason | None = None
     is_aborted: bool = False
