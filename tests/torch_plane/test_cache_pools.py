@@ -12,6 +12,7 @@ import torch
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.testing.tiny_model import TinyModel
 from tokenspeed_core.torch_plane.cache_pools import CachePools
+from tokenspeed_core.torch_plane.host_pool import HostPool
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.seated import Seats
 from tokenspeed_hookspecs import CacheOperation, CacheOperationKind, PageMove, Plan
@@ -29,20 +30,22 @@ def seats() -> Seats:
 @pytest.fixture
 def pools(tiny: TinyModel) -> CachePools:
     """Three pools whose pages hold their number, plus 100 in the snapshot pool, 200 on the host."""
-    made = []
-    for first in (0, 100, 200):
-        pool = PagedKVCache(tiny.config, 8, page_size=4, dtype=torch.float32, device=CPU)
-        for page in range(8):
-            pool.pages[:, :, page] = first + page
-        made.append(pool)
-    return CachePools("full", made[0], snapshots=made[1], host=made[2])
+    made = [
+        PagedKVCache(tiny.config, 8, page_size=4, dtype=torch.float32, device=CPU) for _ in range(2)
+    ]
+    host = HostPool(tiny.config, 8, page_size=4, dtype=torch.float32)
+    for page in range(8):
+        made[0].page(page).fill_(page)
+        made[1].page(page).fill_(100 + page)
+        host.page(page).fill_(200 + page)
+    return CachePools("full", made[0], snapshots=made[1], host=host)
 
 
-def held(pool: PagedKVCache | None) -> list[float]:
+def held(pool: PagedKVCache | HostPool | None) -> list[float]:
     """The number each page holds, the same in all of it."""
     assert pool is not None
-    pages = pool.pages.movedim(2, 0).flatten(1)
-    assert (pages == pages[:, :1]).all()
+    pages = [pool.page(page).flatten() for page in range(pool.num_pages)]
+    assert all((page == page[0]).all() for page in pages)
     return [float(page[0]) for page in pages]
 
 

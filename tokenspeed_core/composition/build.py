@@ -24,7 +24,7 @@ from tokenspeed_core.composition.round_hooks import RoundHooks, freeze
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.composition.timing import InstrumentedTime, TimedStage, WatchedLoop
 from tokenspeed_core.config import EngineConfig
-from tokenspeed_core.errors import CompositionError
+from tokenspeed_core.errors import CompositionError, ConfigError
 from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_core.loop.operations import OWN_NAMES
 from tokenspeed_core.loop.parts import LoopParts, LoopSettings
@@ -48,7 +48,8 @@ from tokenspeed_hookspecs import (
 class Surroundings:
     """What a rank is given besides its configuration; `make_data_plane` and `make_scheduler` stand
     in for the drivers that the configuration names, and are called alike. `on_parts` are called
-    with what the loop is made of, to stand between it and its ports."""
+    with what the loop is made of, to stand between it and its ports. In a replay plugins ask
+    nothing outside."""
 
     frontend: Frontend | None = None
     ranks: Membership = field(factory=SingleRank)
@@ -59,6 +60,7 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic
     timekeepers: Sequence[Timekeeper] = ()
     on_parts: Sequence[Callable[[LoopParts], None]] = ()
+    is_replay: bool = False
     sleep: Callable[[float], None] = time.sleep
     log: logging.Logger = field(factory=lambda: logging.getLogger("tokenspeed"))
 
@@ -82,7 +84,9 @@ def build_resolved(
         from tokenspeed_core.recording.recorder import recorded
 
         around = recorded(around, config, plugins=resolved.loaded)
-    engine = RankEngine(around.clock, around.log, around.ranks, around.tokenizer)
+    engine = RankEngine(
+        around.clock, around.log, around.ranks, around.tokenizer, around.is_replay
+    )
     plugins = make_plugins(resolved.loaded, resolved.failed, engine=engine)
     try:
         return _compose(config, plugins, around=around, engine=engine)
@@ -145,6 +149,8 @@ class _Build:
 
     def rank(self, engine: RankEngine, plane: DataPlane, *, settings: SchedulerSettings) -> Rank:
         settings.groups = settings.groups or tuple(plane.cache_groups)
+        if settings.host_bytes:
+            settings.host_pages = self._host_pages(plane)
         make = self.around.make_scheduler or pick_driver(
             SCHEDULERS, self.config.engine.scheduler, option="engine.scheduler"
         )
@@ -175,6 +181,12 @@ class _Build:
             plugins=self.plugins,
             quarantine=quarantine,
         )
+
+    def _host_pages(self, plane: DataPlane) -> int:
+        if plane.num_host_pages:
+            return plane.num_host_pages
+        text = f"the data plane {plane.kind!r} knows no bytes of a page; use host_pages"
+        raise ConfigError([f"scheduler.host_cache: {text}"])
 
     def _parts(
         self,

@@ -6,8 +6,12 @@ from __future__ import annotations
 import attrs
 from attrs import frozen
 
+from tokenspeed_core.config.byte_sizes import parse_bytes
 from tokenspeed_core.config.tables import check_limits, option
+from tokenspeed_core.errors import ConfigError
 from tokenspeed_hookspecs import SchedulerSettings
+
+HOST_CACHE = "host_cache"
 
 
 @frozen(kw_only=True)
@@ -55,15 +59,39 @@ class SchedulerSection:
         0, "retract one every so many rounds, for tests; 0 is never", minimum=0
     )
     host_pages: int = option(0, "pages of the host tier", minimum=0)
+    host_cache: int | str | None = option(
+        None, "memory of each rank's host tier, instead of its pages: 2GiB, 512MB, or bytes"
+    )
 
     def __attrs_post_init__(self) -> None:
         check_limits(self)
+        if self.host_cache is None:
+            return
+        try:
+            size = parse_bytes(self.host_cache)
+        except ValueError as error:
+            raise ConfigError([f"host_cache: {error}"]) from error
+        if size < 1:
+            raise ConfigError([f"host_cache: expected at least a byte, got {self.host_cache!r}"])
+        if self.host_pages:
+            raise ConfigError(
+                [f"host_cache: host_pages is {self.host_pages} already; give one of the two"]
+            )
+
+    @property
+    def host_bytes(self) -> int:
+        """The size of the host tier, 0 where its pages are given, or it has none."""
+        return 0 if self.host_cache is None else parse_bytes(self.host_cache)
 
     def settings(self) -> SchedulerSettings:
         """Return what a scheduler is built with, for plugins to change."""
-        return SchedulerSettings(**attrs.asdict(self))
+        values = attrs.asdict(self)
+        del values[HOST_CACHE]
+        return SchedulerSettings(**values, host_bytes=self.host_bytes)
 
     def changed(self, settings: SchedulerSettings) -> SchedulerSection:
         """Return this section as plugins left its settings."""
-        names = [attribute.name for attribute in attrs.fields(SchedulerSection)]
-        return SchedulerSection(**{name: getattr(settings, name) for name in names})
+        values = {
+            name: getattr(settings, name) for name in attrs.asdict(self) if name != HOST_CACHE
+        }
+        return SchedulerSection(**values, host_cache=settings.host_bytes or None)

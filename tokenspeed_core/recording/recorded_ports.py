@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from tokenspeed_core.loop import relay
+from tokenspeed_core.loop.parts import RoundHooks
 from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_core.ranks.membership import Membership, Whereabouts
 from tokenspeed_core.recording import codec
@@ -35,10 +36,13 @@ from tokenspeed_hookspecs import (
     PendingForward,
     Plan,
     Request,
+    Round,
     Verdict,
 )
 
 T = TypeVar("T")
+# What plugins bring in from outside: reports, and whether they could forget what they keep.
+OUTSIDE: Mapping[str, str] = {"round_report": "p", "cache_clearing": "k"}
 Note = Callable[[str, Any], None]
 
 
@@ -93,6 +97,11 @@ class RecordedPlane:
     def cache_groups(self) -> Sequence[CacheGroup]:
         """The page tables."""
         return self.port.cache_groups
+
+    @property
+    def num_host_pages(self) -> int:
+        """Pages of the host tier."""
+        return self.port.num_host_pages
 
     @property
     def host_pages(self) -> HostPages | None:
@@ -311,3 +320,22 @@ class RecordedStage:
     def leave(self, request_id: str) -> None:
         """Pass on."""
         self.port.leave(request_id)
+
+
+def recorded_hooks(hooks: RoundHooks, note: Note) -> RoundHooks:
+    """The hooks by which plugins bring in what the loop cannot ask again, heard."""
+
+    def heard(call: Callable[[Round], T], kind: str) -> Callable[[Round], T]:
+        def told(round: Round) -> T:
+            value = call(round)
+            note(kind, value)
+            return value
+
+        return told
+
+    found = {hook: getattr(hooks, hook) for hook in OUTSIDE}
+    changed: RoundHooks = evolve(
+        cast(Any, hooks),
+        **{hook: heard(call, OUTSIDE[hook]) for hook, call in found.items() if call},
+    )
+    return changed

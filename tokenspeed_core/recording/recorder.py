@@ -26,6 +26,7 @@ from tokenspeed_core.recording.recorded_ports import (
     RecordedPlane,
     RecordedRanks,
     RecordedStage,
+    recorded_hooks,
 )
 from tokenspeed_core.recording.tape import Frame, Header, RecordedPlugin, TapeWriter
 from tokenspeed_hookspecs import DataPlane, Ranks
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tokenspeed_core.composition.build import Surroundings
 
 LAST_PHASE = "drain"
-REPEATING = frozenset({"m", "x"})  # what an idle round takes in
+REPEATING = frozenset({"m", "p", "x"})  # what an idle round takes in
 GROUPS = ("replica", "pp", "dp", "ep")
 
 
@@ -71,6 +72,7 @@ class Recorder:
         self._tape.header(self._header(parts))
         parts.data_plane = RecordedPlane(parts.data_plane, self.note)
         parts.stages = [RecordedStage(stage, self.note) for stage in parts.stages]
+        parts.hooks = recorded_hooks(parts.hooks, self.note)
 
     def note(self, kind: str, value: object) -> None:
         """Keep what a port gave."""
@@ -176,6 +178,7 @@ def _device(plane: DataPlane) -> dict[str, Any]:
     return {
         "kind": plane.kind,
         "model": attrs.asdict(plane.model),
+        "num_host_pages": plane.num_host_pages,
         "cache_groups": [attrs.asdict(group) for group in plane.cache_groups],
         "memory_regions": list(plane.memory_regions),
     }

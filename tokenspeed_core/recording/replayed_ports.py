@@ -6,16 +6,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop import relay
+from tokenspeed_core.loop.parts import RoundHooks
 from tokenspeed_core.ranks.membership import Whereabouts
 from tokenspeed_core.ranks.single import SingleGroup
 from tokenspeed_core.recording import codec
+from tokenspeed_core.recording.recorded_ports import OUTSIDE
 from tokenspeed_core.recording.tape import Frame, Header
 from tokenspeed_hookspecs import (
     AdmissionStage,
@@ -37,6 +39,7 @@ from tokenspeed_hookspecs import (
     PendingForward,
     Plan,
     Request,
+    Round,
     Verdict,
 )
 
@@ -53,6 +56,8 @@ WORDS: Mapping[str, str] = {
     "x": "what ranks agreed on",
     "s": "what a stage saw",
     "t": "decoded text",
+    "p": "plugins' reports",
+    "k": "whether plugins forgot the cache",
 }
 
 
@@ -156,6 +161,7 @@ class ReplayedPlane:
         self.cache_groups: Sequence[CacheGroup] = msgspec.convert(
             described["cache_groups"], list[CacheGroup]
         )
+        self.num_host_pages = int(described.get("num_host_pages", 0))
         self.host_pages: HostPages | None = None
         self.memory_regions: Sequence[str] = list(described["memory_regions"])
 
@@ -291,3 +297,21 @@ class ReplayedStage:
     def leave(self, request_id: str) -> None:
         """Pass on."""
         self.port.leave(request_id)
+
+
+def replayed_hooks(hooks: RoundHooks, tape: Tape) -> RoundHooks:
+    """The hooks by which plugins bring something in: they are called, and the recording answers."""
+
+    def answered(call: Callable[[Round], object], kind: str) -> Callable[[Round], Any]:
+        def told(round: Round) -> Any:
+            call(round)
+            return tape.take(kind)
+
+        return told
+
+    found = {hook: getattr(hooks, hook) for hook in OUTSIDE}
+    changed: RoundHooks = evolve(
+        cast(Any, hooks),
+        **{hook: answered(call, OUTSIDE[hook]) for hook, call in found.items() if call},
+    )
+    return changed

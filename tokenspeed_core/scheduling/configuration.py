@@ -29,7 +29,8 @@ def native_configuration(wheel: Any, settings: SchedulerSettings) -> Any:
         # Its switch is named after the one subsystem that uses it; the core knows none by name.
         (switch,) = [each for each in dir(config) if fnmatch(each, "enable_*_storage")]
         setattr(config, switch, True)
-        config.storage_config = _native_storage(wheel, settings.storage)
+        usable = max(1, settings.host_pages - 1)  # of none it says itself what is wrong
+        config.storage_config = _native_storage(wheel, settings.storage, num_pages=usable)
     for name, value in settings.native_options.items():
         _set_option(config, name, value=value)
     _check_together(config, settings)
@@ -88,7 +89,7 @@ def _set_option(config: Any, name: str, *, value: object) -> None:
         raise ConfigError([f"scheduler option {name!r} cannot be {value!r}: {cause}"]) from cause
 
 
-def _native_storage(wheel: Any, storage: StorageSettings) -> Any:
+def _native_storage(wheel: Any, storage: StorageSettings, *, num_pages: int) -> Any:
     def pressure(mark: StoragePressure) -> Any:
         return wheel.StoragePressure(
             mark.queued_operations, mark.queued_bytes, mark.oldest_operation_us
@@ -98,7 +99,7 @@ def _native_storage(wheel: Any, storage: StorageSettings) -> Any:
         return wheel.StorageConfig(
             max_operations=storage.max_operations,
             max_keys_per_operation=storage.max_keys_per_operation,
-            max_host_blocks=storage.max_host_pages,
+            max_host_blocks=min(storage.max_host_pages, num_pages),
             metadata_entries=storage.metadata_entries,
             max_prefetch_tokens=storage.max_prefetch_tokens,
             min_prefetch_tokens=storage.min_prefetch_tokens,

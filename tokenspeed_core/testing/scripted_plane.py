@@ -74,6 +74,7 @@ class ScriptedDataPlane:
             "scripted", self.options.vocab_size, limit, self.options.eos_token_ids
         )
         self.cache_groups: Sequence[CacheGroup] = self.options.groups(config.scheduler.page_size)
+        self.num_host_pages = config.scheduler.host_pages
         self.host_pages: HostPages | None = None
         self.faults = Faults()
         self.released: list[tuple[str, int]] = []

@@ -9,18 +9,29 @@ before the forward that reads them, so nobody waits for their acknowledgments.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
+from torch import Tensor
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.torch_plane.host_pool import HostPool
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.seated import Seats
 from tokenspeed_hookspecs import CacheOperation, CacheOperationKind, PageMove, Plan
 
 HOST_TIER, SNAPSHOT_TIER = 0, 1
 Pages = npt.NDArray[np.int64]
+
+
+class Pool(Protocol):
+    """Pages of one model, in whatever order they lie."""
+
+    def page(self, page: int) -> Tensor:
+        """One page [layers, 2, kv_heads, page_size, head_dim]."""
+        ...
 
 
 @frozen(eq=False)
@@ -30,7 +41,7 @@ class CachePools:
     group: str
     device: PagedKVCache
     snapshots: PagedKVCache | None = None
-    host: PagedKVCache | None = None
+    host: HostPool | None = None
 
     def drop_device(self) -> None:
         """Give back the pages on the device and the snapshots; nothing refers to them any more.
@@ -76,11 +87,13 @@ class CachePools:
                 f"{self.group!r}"
             )
         for source, target, pages in self._routes(kind, move):
-            source.copy_to(target, pages[0].tolist(), destinations=pages[1].tolist())
+            # Page by page: no copy of them all in between, and long runs of bytes at a time.
+            for here, there in pages.T.tolist():
+                target.page(there).copy_(source.page(here), non_blocking=True)
 
     def _routes(
         self, kind: CacheOperationKind, move: PageMove
-    ) -> Iterator[tuple[PagedKVCache, PagedKVCache, Pages]]:
+    ) -> Iterator[tuple[Pool, Pool, Pages]]:
         """Which pool copies which pages, int64 [2, n] of sources and destinations, to which."""
         pages = np.array([move.sources, move.destinations], dtype=np.int64)
         if kind is CacheOperationKind.SNAPSHOT:
@@ -99,7 +112,7 @@ class CachePools:
                 yield pool, self.device, pages[:, ~in_host]
 
 
-def _existing(pool: PagedKVCache | None, name: str, *, kind: CacheOperationKind) -> PagedKVCache:
+def _existing(pool: Pool | None, name: str, *, kind: CacheOperationKind) -> Pool:
     if pool is None:
         raise EngineError(
             f"the plan has a {kind.value} and this engine has no {name} pages; was the scheduler's "

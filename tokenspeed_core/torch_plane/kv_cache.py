@@ -7,7 +7,6 @@ mask, and is never a row's own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,7 +38,7 @@ class PagedKVCache:
         self.page_size = page_size
         self.num_pages = num_pages
         shape = (config.num_kv_heads, page_size, config.head_dim)
-        self.bytes_per_page = 2 * config.num_layers * math.prod(shape) * dtype.itemsize
+        self.bytes_per_page = page_bytes(config, page_size=page_size, dtype=dtype)
         self._shape = (config.num_layers, 2, num_pages, *shape)
         self._dtype = dtype
         self._device = device
@@ -78,15 +77,15 @@ class PagedKVCache:
         found = self.pages[:, :, _index(sources, self.pages)]
         self.pages[:, :, _index(destinations, self.pages)] = found
 
-    def copy_to(
-        self, other: PagedKVCache, sources: Sequence[int], *, destinations: Sequence[int]
-    ) -> None:
-        """Copy pages into another cache of the same shape (a snapshot or host pool)."""
-        if not len(sources):
-            return
-        found = self.pages[:, :, _index(sources, self.pages)]
-        where = _index(destinations, other.pages)
-        other.pages[:, :, where] = found.to(other.pages.device)
+    def page(self, page: int) -> Tensor:
+        """One page [layers, 2, kv_heads, page_size, head_dim]."""
+        return self.pages[:, :, page]
+
+
+def page_bytes(config: ModelConfig, *, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes of a page: keys and values of its positions in all layers."""
+    head = page_size * config.head_dim * dtype.itemsize
+    return 2 * config.num_layers * config.num_kv_heads * head
 
 
 def flat_places(blocks: Tensor, chosen: Tensor, *, offsets: Tensor) -> Tensor:

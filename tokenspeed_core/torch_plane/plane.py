@@ -77,9 +77,14 @@ class TorchDataPlane:
         return (self._setup.group,)
 
     @property
+    def num_host_pages(self) -> int:
+        """Pages of the host tier."""
+        return self._setup.sizes.host_pages
+
+    @property
     def host_pages(self) -> HostPages | None:
-        """The host tier's memory."""
-        return None
+        """The host tier's memory, while the plane runs."""
+        return None if self._built is None else self._built.host_pages
 
     def start(self, extensions: Sequence[DataPlaneExtension]) -> None:
         """Start the thread and load the model on it; ModelError if the weights are no good."""

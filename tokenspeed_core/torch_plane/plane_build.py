@@ -18,6 +18,7 @@ from tokenspeed_core.torch_plane.device import Device
 from tokenspeed_core.torch_plane.device_ranks import DeviceRanks, device_ranks
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
+from tokenspeed_core.torch_plane.host_pages import TorchHostPages
 from tokenspeed_core.torch_plane.memory import Memory
 from tokenspeed_core.torch_plane.operations import Operations
 from tokenspeed_core.torch_plane.plane_setup import GROUP, PlaneSetup
@@ -39,6 +40,7 @@ class Built:
     runner: Runner
     memory: Memory
     operations: Operations
+    host_pages: TorchHostPages | None
 
     def close(self, thread: PlaneThread) -> None:
         """Write a trace that is being recorded, leave the groups, remove what was put aside."""
@@ -88,7 +90,9 @@ def build(setup: PlaneSetup, extensions: Sequence[DataPlaneExtension]) -> Built:
         groups=groups,
         aside=aside,
     )
-    return Built(runner, Memory(runner, aside), operations)
+    host = runner.pools.host
+    pages = None if host is None else TorchHostPages(setup, host)
+    return Built(runner, Memory(runner, aside), operations, pages)
 
 
 def _part(setup: PlaneSetup, ranks: DeviceRanks) -> DecoderPart:
@@ -127,12 +131,12 @@ def _runner(
 
 
 def _pools(setup: PlaneSetup) -> CachePools:
-    sizes, host = setup.sizes, torch.device("cpu")
+    sizes = setup.sizes
     return CachePools(
         GROUP,
         setup.pool(sizes.num_pages, setup.device),
         snapshots=setup.pool(sizes.snapshot_pages, setup.device)
         if sizes.snapshot_pages > 1
         else None,
-        host=setup.pool(sizes.host_pages, host) if sizes.host_pages > 0 else None,
+        host=setup.host_pool,
     )

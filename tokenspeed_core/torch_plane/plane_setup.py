@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 from tokenspeed_core.composition.drivers import pick_driver
 from tokenspeed_core.config import EngineConfig, SchedulerSection
@@ -22,7 +22,8 @@ from tokenspeed_core.ranks.device_seat import DeviceSeat
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.device import choose_device, choose_dtype
-from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+from tokenspeed_core.torch_plane.host_pool import HostPool
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache, page_bytes
 from tokenspeed_core.torch_plane.shard import Shard, ShardedWeights
 from tokenspeed_hookspecs import CacheGroup, ModelInfo
 
@@ -31,6 +32,8 @@ MODELS = "tokenspeed.models"
 OPTIONS = ("model", "progress", "traces")
 # The scheduler needs a page beyond those of a request's tokens.
 SPARE_PAGES = 1
+# Page 0 is never used.
+FEWEST_PAGES = 2
 
 
 class RunnableModel(Protocol):
@@ -68,6 +71,19 @@ class PlaneSetup:
     def group(self) -> CacheGroup:
         """The one cache group: every layer attends to everything."""
         return CacheGroup(GROUP, self.sizes.page_size)
+
+    @property
+    def host_pool(self) -> HostPool | None:
+        """A new pool for the host tier, if there is to be one."""
+        if not self.sizes.host_pages:
+            return None
+        return HostPool(
+            self.shard.config,
+            self.sizes.host_pages,
+            page_size=self.sizes.page_size,
+            dtype=self.dtype,
+            is_pinned=self.device.type == "cuda",
+        )
 
     def pool(self, num_pages: int, device: torch.device) -> PagedKVCache:
         """A pool of pages of this model."""
@@ -126,12 +142,37 @@ def prepare(
         device=device,
         dtype=dtype,
         threads=config.engine.threads,
-        sizes=config.scheduler,
+        sizes=_sizes(config.scheduler, shard, dtype=dtype),
         traces=_traces(options.get("traces")),
     )
     if problems := _problems(setup, wanted_len=config.engine.max_model_len):
         raise ConfigError(problems)
     return setup
+
+
+def _sizes(sizes: SchedulerSection, shard: Shard, *, dtype: torch.dtype) -> SchedulerSection:
+    """The sizes in pages. Those of the rank with the most layers hold for all, whose schedulers
+    must be alike."""
+    if not sizes.host_bytes:
+        return sizes
+    topology = shard.topology
+    each = max(
+        page_bytes(
+            Shard(shard.whole, topology, topology.place(rank)).config,
+            page_size=sizes.page_size,
+            dtype=dtype,
+        )
+        for rank in range(topology.replica_size)
+    )
+    count = sizes.host_bytes // each
+    if count < FEWEST_PAGES:
+        raise ConfigError(
+            [
+                f"scheduler.host_cache: expected at least {FEWEST_PAGES} pages of {each:,} bytes "
+                f"({sizes.page_size} tokens each), got {sizes.host_cache!r}"
+            ]
+        )
+    return evolve(sizes, host_pages=count, host_cache=None)
 
 
 def _traces(folder: object) -> Path | None:
@@ -162,16 +203,22 @@ def _problems(setup: PlaneSetup, wanted_len: int | None) -> list[str]:
 
 def _memory_problems(setup: PlaneSetup) -> list[str]:
     """Whether the pools can fit at all; their memory is taken only as pages are used."""
-    shape, sizes = setup.shard.config, setup.sizes
-    page = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * sizes.page_size
-    page *= setup.dtype.itemsize
+    sizes = setup.sizes
+    page = page_bytes(setup.shard.config, page_size=sizes.page_size, dtype=setup.dtype)
     on_host = sizes.host_pages
     on_device = sizes.num_pages + sizes.snapshot_pages
     if setup.device.type == "cpu":
         on_host, on_device = on_host + on_device, 0
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available //= 1 if setup.seat is None else setup.seat.local_size
     problems = []
-    if on_host * page > available:
+    if sizes.host_pages * page > available:
+        option = "host_cache or host_pages"
+        problems.append(
+            f"scheduler.{option}: the host tier holds {sizes.host_pages} pages of {page:,} bytes, "
+            f"{sizes.host_pages * page:,} in all, and this rank's share of memory is {available:,}"
+        )
+    elif on_host * page > available:
         problems.append(_too_large(on_host, page, available=available, place="memory"))
     if on_device:
         free, _total = torch.cuda.mem_get_info(setup.device)

@@ -209,6 +209,12 @@ class DataPlane(Protocol):
         ...
 
     @property
+    def num_host_pages(self) -> int:
+        """Pages of the host tier, page 0 included: those configured, or what fits the configured
+        bytes; the same on every rank, and known before `start`."""
+        ...
+
+    @property
     def host_pages(self) -> HostPages | None:
         """The host tier's memory, from `start` on; None where there is no such tier."""
         ...

@@ -177,7 +177,9 @@ class SchedulerSettings:
     """What the scheduler is built with. Pages include page 0, which is never given out.
 
     `snapshot_pages` above 1 lets requests be retracted into a pool of that many pages.
-    `storage` is for a plugin that carries out `Plan.storage`, and needs host pages.
+    The host tier has `host_pages`, or as many as fit `host_bytes` on each rank, which are known
+    once the model is; one of the two is 0, and both without a host tier. `storage` is for a plugin
+    that carries out `Plan.storage`, and needs host pages.
     `native_options` are set on the native configuration as they are, for plugins.
     """
 
@@ -191,6 +193,7 @@ class SchedulerSettings:
     max_retracted: int = 0
     force_retraction_every: int = 0
     host_pages: int = 0
+    host_bytes: int = 0
     storage: StorageSettings | None = None
     decode_width: int = 1
     groups: tuple[CacheGroup, ...] = ()

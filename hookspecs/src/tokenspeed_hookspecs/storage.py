@@ -93,7 +93,8 @@ class StoragePressure:
 class StorageSettings:
     """The scheduler's limits for a store.
 
-    A request wins at most `max_keys_per_operation` pages, those of one get. One with fewer than
+    `max_host_pages` may be more than there are, to mean all of them. A request wins at most
+    `max_keys_per_operation` pages, those of one get. One with fewer than
     `min_prefetch_tokens` to win does not ask. It waits for its pages at most `wait_timeout_us`, and
     they for it at most `ready_timeout_us`. Above a mark of `pressure_high` requests pass the store
     by and puts are dropped, until every figure is at `pressure_low` again.
