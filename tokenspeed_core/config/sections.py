@@ -94,4 +94,6 @@ class SchedulerSection:
         values = {
             name: getattr(settings, name) for name in attrs.asdict(self) if name != HOST_CACHE
         }
-        return SchedulerSection(**values, host_cache=settings.host_bytes or None)
+        is_same = settings.host_bytes == self.host_bytes
+        size = self.host_cache if is_same else settings.host_bytes or None
+        return SchedulerSection(**values, host_cache=size)
