@@ -38,6 +38,7 @@ class RankEngine:
     log: logging.Logger
     ranks: Ranks
     tokenizer: Tokenizer | None = None
+    is_replay: bool = False
     instruments: Instruments = field(factory=NoInstruments)
     _scheduler: Scheduler | None = None
     _data_plane: DataPlane | None = None

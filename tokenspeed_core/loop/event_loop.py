@@ -91,6 +91,7 @@ class EventLoop:
         dp = parts.ranks.dp
         self._in_step = DataParallelRound(dp) if dp is not None else None
         self._forward_allowed = True
+        self._did_nothing = False  # the last plan
         self._is_stopping = False
 
     @property
@@ -153,7 +154,7 @@ class EventLoop:
         relayed = self._relay.exchange(
             stop_requested, received, now=self._parts.clock(), reports=reports
         )
-        self.table.now = relayed.now
+        self.table.now = round.now = relayed.now
         round.reports = relayed.reports
         self._is_stopping = relayed.stop
         return relayed
@@ -161,11 +162,15 @@ class EventLoop:
     def _wait(self, round: Round) -> float | None:
         """How long to wait for a message; None while this rank, or one in step with it, has work.
 
-        What stages hold is asked for again soon; what a pause withholds only a message can release.
-        """
+        What stages or a store hold up is asked for again soon; what a pause withholds only a
+        message can release."""
         if self._in_step is not None and not self._in_step.was_idle:
             return None
-        if self.in_flight or self.ledger.num_open or self.gate.is_busy or self.scheduler.has_work:
+        if self.in_flight or self.ledger.num_open or self.gate.is_busy:
+            return None
+        if self._did_nothing and self.scheduler.storage_pending:
+            return HELD_WAIT_S
+        if self.scheduler.has_work:
             return None
         if self.controls.drain is not None:
             return None
@@ -243,6 +248,7 @@ class EventLoop:
     def _plan(self, round: Round) -> Plan:
         self.phase = "plan"
         plan = round.plan = self.scheduler.plan()
+        self._did_nothing = not (plan.needs_device or plan.storage)
         if self._hooks.planned is not None:
             self._hooks.planned(round)
         if plan.operations:

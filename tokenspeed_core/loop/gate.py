@@ -141,7 +141,8 @@ class Gate:
         forget = self._cache_clearing
         if forget is not None and not self._converge(forget(round)):
             return False
-        return self._scheduler.clear_cache()
+        round.cache_cleared = self._scheduler.clear_cache()
+        return round.cache_cleared
 
     def _converge(self, mine: bool) -> bool:
         """Whether every rank of the replica and of the world says yes."""

@@ -28,6 +28,7 @@ from tokenspeed_core.recording.replayed_ports import (
     ReplayedStage,
     ReplayPartedError,
     Tape,
+    replayed_hooks,
 )
 from tokenspeed_core.recording.tape import Frame, Header, RecordedPlugin, read
 from tokenspeed_hookspecs import Plugin, Tokenizer
@@ -150,6 +151,7 @@ def _composed(
         clock=tape.clock,
         sleep=lambda seconds: None,
         on_parts=(partial(_stand_between, tape),),
+        is_replay=True,
     )
     rank = build_rank(config, [*recorded, *plugins], surroundings=around)
     rank.start()
@@ -158,6 +160,7 @@ def _composed(
 
 def _stand_between(tape: Tape, parts: LoopParts) -> None:
     parts.stages = [ReplayedStage(stage, tape) for stage in parts.stages]
+    parts.hooks = replayed_hooks(parts.hooks, tape)
 
 
 def _config(header: Header) -> EngineConfig:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
+from tokenspeed_core.testing.scripted_host import ScriptedHostPages
 from tokenspeed_core.testing.texts import Text, TextBook
 from tokenspeed_hookspecs import Batch, CacheGroup, CacheOperation, CacheOperationKind, PageMove
 
@@ -27,8 +28,8 @@ HOST_TIER, SNAPSHOT_TIER = 0, 1
 class _Pool:
     """Pages of one tier and group, made as they are named."""
 
-    def __init__(self, page_size: int) -> None:
-        self.cells: Cells = np.zeros((64, page_size), dtype=np.uint64)
+    def __init__(self, page_size: int, cells: Cells | None = None) -> None:
+        self.cells: Cells = np.zeros((64, page_size), dtype=np.uint64) if cells is None else cells
 
     def covering(self, pages: Ints) -> Cells:
         """The cells, with room for these pages."""
@@ -80,12 +81,25 @@ class _Reading:
 
 
 class CheckedPages:
-    """The pages of every tier, the texts of the admitted requests, and the check."""
+    """The pages of every tier, the texts of the admitted requests, and the check.
 
-    def __init__(self, groups: Sequence[CacheGroup]) -> None:
+    The host tier's are those of `host`, where there are some; all cells are mixed with `salt`.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[CacheGroup],
+        host: ScriptedHostPages | None = None,
+        *,
+        salt: int = 0,
+    ) -> None:
         self._groups = {group.name: group for group in groups}
         self._device = {group.name: _Pool(group.page_size) for group in groups}
-        self._host = {group.name: _Pool(group.page_size) for group in groups}
+        self._host = {
+            group.name: _Pool(group.page_size, None if host is None else host.cells[group.name])
+            for group in groups
+        }
+        self._salt = np.uint64(salt)
         self._images = {group.name: _Pool(group.page_size) for group in groups}
         self.texts = TextBook()
         self.num_checked = 0
@@ -134,7 +148,7 @@ class CheckedPages:
     def _check_and_write(self, reading: _Reading) -> None:
         pages, offsets = reading.place()
         cells = self._device[reading.group.name].covering(pages)
-        expected = reading.text.fingerprints(reading.first, reading.end)
+        expected = reading.text.fingerprints(reading.first, reading.end) ^ self._salt
         num_cached = reading.start - reading.first
         held = cells[pages[:num_cached], offsets[:num_cached]]
         if not np.array_equal(held, expected[:num_cached]):

@@ -15,6 +15,7 @@ class ScriptedOptions:
     `forward_ms` is how long a forward takes, `recorded_batches` how many of the last batches it
     keeps, `checked_pages` whether it simulates page contents and checks every cached position.
     With a `placeholder` it is a pipeline stage that does not sample: every row reports that token.
+    Of host pages it holds part `shard` of `shard_count`, of stage `stage`.
     """
 
     vocab_size: int = 100_000
@@ -25,6 +26,9 @@ class ScriptedOptions:
     recorded_batches: int = 0
     checked_pages: bool = False
     placeholder: int | None = None
+    shard_count: int = 1
+    shard: int = 0
+    stage: int = 0
 
     def groups(self, page_size: int) -> tuple[CacheGroup, ...]:
         """One full-attention group, and one with a window where the options name one."""

@@ -23,6 +23,7 @@ from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.config.tables import from_table
 from tokenspeed_core.testing.checked_pages import CheckedPages
 from tokenspeed_core.testing.given_tokens import FIRST_TOKEN, GivenTokens
+from tokenspeed_core.testing.scripted_host import HostPart, ScriptedHostPages
 from tokenspeed_core.testing.scripted_operations import ScriptedOperations
 from tokenspeed_core.testing.scripted_options import Faults, RowFault, ScriptedOptions
 from tokenspeed_core.testing.scripted_scores import alternatives, prompt_scores
@@ -39,7 +40,6 @@ from tokenspeed_hookspecs import (
     Dispatch,
     ForwardResult,
     ForwardTable,
-    HostPages,
     ModelInfo,
     PendingForward,
     Plan,
@@ -75,7 +75,10 @@ class ScriptedDataPlane:
         )
         self.cache_groups: Sequence[CacheGroup] = self.options.groups(config.scheduler.page_size)
         self.num_host_pages = config.scheduler.host_pages
-        self.host_pages: HostPages | None = None
+        part = HostPart(self.options.shard_count, self.options.shard, self.options.stage)
+        self.host_pages: ScriptedHostPages | None = None
+        if self.num_host_pages:
+            self.host_pages = ScriptedHostPages(self.cache_groups, self.num_host_pages, part=part)
         self.faults = Faults()
         self.released: list[tuple[str, int]] = []
         self.operations: Counter[CacheOperationKind] = Counter()
@@ -83,7 +86,9 @@ class ScriptedDataPlane:
         self.num_forwards = 0
         self.num_idle_forwards = 0
         self.batches: deque[Batch] = deque(maxlen=self.options.recorded_batches)
-        self.pages = CheckedPages(self.cache_groups) if self.options.checked_pages else None
+        self.pages: CheckedPages | None = None
+        if self.options.checked_pages:
+            self.pages = CheckedPages(self.cache_groups, self.host_pages, salt=part.salt)
         self._given = GivenTokens()
         self._prompts: dict[str, AdmittedRequest] = {}
         self._num_scored = 0

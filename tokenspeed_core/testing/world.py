@@ -104,11 +104,12 @@ class WorldFixture:
 
     def _make(self, rank: int) -> EngineFixture:
         ranks = ranks_of(self.topology, self._meshes[rank], is_checked=True)
-        options = {**self._setup.plane, **self._plane.get(rank, {})}
-        if self.topology.place(rank).stage < self.topology.pp - 1:
+        place = self.topology.place(rank)
+        part = {"shard_count": self.topology.tp, "shard": place.position, "stage": place.stage}
+        options = {**part, **self._setup.plane, **self._plane.get(rank, {})}
+        if place.stage < self.topology.pp - 1:
             options["placeholder"] = PLACEHOLDER
-        replica = self.topology.place(rank).replica
-        frontend = self._frontends.get(replica) if ranks.replica.index == 0 else None
+        frontend = self._frontends.get(place.replica) if ranks.replica.index == 0 else None
         setup = evolve(
             self._setup, ranks=ranks, plane=options, frontend=frontend or ManualFrontend()
         )

@@ -81,6 +81,13 @@ class Engine(Protocol):
         ...
 
     @property
+    def is_replay(self) -> bool:
+        """Whether the rounds of a recording run again. A plugin then asks nothing outside of the
+        engine, which has no device: its reports and what it said to `cache_clearing` are given
+        again, whatever it returns."""
+        ...
+
+    @property
     def log(self) -> logging.Logger:
         """The rank's logger."""
         ...

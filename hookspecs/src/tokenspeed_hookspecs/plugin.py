@@ -25,6 +25,8 @@ class Plugin:
     Composition makes one instance a rank. Hooks run on the loop thread, on every rank of the
     replica, in the order of `after` (ties alphabetical), and must not block. What a participant
     decides must be the same on every replica rank: no clocks, no unordered sets, no local luck.
+
+    `shorthand` names the option that the flag `--<name> VALUE` sets; the flag chooses the plugin.
     """
 
     name: ClassVar[str]
@@ -33,6 +35,7 @@ class Plugin:
     api: ClassVar[str] = ">=1,<2"
     features: ClassVar[tuple[str, ...]] = ()
     request_flags: ClassVar[tuple[RequestFlag, ...]] = ()
+    shorthand: ClassVar[str] = ""
 
     @frozen
     class Options:

@@ -33,11 +33,13 @@ class Round:
     """
 
     number: int
+    now: float = 0.0  # the first member's clock, in seconds: the same on every member
     frozen: bool = False
     reports: Mapping[str, Sequence[bytes]] = field(factory=dict)
     candidate: AddRequest | None = None  # validate_request
     aborted: Sequence[str] = ()  # request_aborted
     operation: ControlRequest | None = None  # refuse_weights, weights_loaded
+    cache_cleared: bool = False  # in this round's gate, on every rank
     plan: Plan | None = None
     batch: Batch | None = None
     dispatch: Dispatch | None = None
