@@ -78,7 +78,7 @@ class Bench:
 
     def take(self) -> None:
         """Collect what ended; an operation that answers twice is an AssertionError."""
-        for each in self.executor.report(0).completions:
+        for each in self.executor.report().completions:
             assert each.op_id not in self.answers, f"operation {each.op_id} answered twice"
             self.answers[each.op_id] = each
 
@@ -280,7 +280,7 @@ def test_pressure_is_what_has_not_begun_and_how_long_somebody_waits(bench: MakeB
     here.now += 500
     here.submit(3, GET, 1, 2, 3)
     here.now += 500
-    report = here.executor.report(0)
+    report = here.executor.report()
     told = (report.queued_operations, report.queued_bytes, report.oldest_operation_us)
     assert told == (1, 3 * PAGE_BYTES, 1000)
 
@@ -292,7 +292,7 @@ def test_a_store_that_fails_is_left_alone_and_tried_again(bench: MakeBench) -> N
     for op_id in (1, 2):
         here.submit(op_id, QUERY, 1)
         here.answered(op_id)
-    assert (here.executor.health, here.executor.report(0).is_available) == (
+    assert (here.executor.health, here.executor.report().is_available) == (
         HealthState.OPEN,
         False,
     )
@@ -300,7 +300,7 @@ def test_a_store_that_fails_is_left_alone_and_tried_again(bench: MakeBench) -> N
     assert here.answered(3) == ([0], True)
     assert here.store.calls["query"] == 2
     here.now += 1_000_000
-    assert here.executor.report(0).is_available
+    assert here.executor.report().is_available
     here.submit(4, QUERY, 1)
     here.answered(4)
     assert (here.executor.health, here.store.calls["query"]) == (HealthState.OPEN, 3)
@@ -388,4 +388,4 @@ def test_many_threads_answer_each_operation_once(bench: MakeBench) -> None:
             here.executor.cancel(op_id)
         here.take()
     here.until(lambda: len(here.answers) == 300)
-    assert here.executor.report(0).queued_bytes == 0
+    assert here.executor.report().queued_bytes == 0

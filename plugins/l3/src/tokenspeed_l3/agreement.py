@@ -57,9 +57,9 @@ class Agreement:
             if operation.kind is not StorageOperationKind.CANCEL:
                 self._open[operation.op_id] = _Open(len(operation.keys))
 
-    def agree(self, payloads: Sequence[bytes]) -> Agreed:
-        """This round's view, from each member's report. L3Error: one is missing, does not decode,
-        or completes what is not open."""
+    def agree(self, payloads: Sequence[bytes], *, now_us: int) -> Agreed:
+        """This round's view, from each member's report and the first member's clock. L3Error: a
+        report is missing, does not decode, or completes what is not open."""
         if len(payloads) != self._num_members:
             raise L3Error(
                 f"expected a storage report of each of {self._num_members} replica members, got "
@@ -69,8 +69,8 @@ class Agreement:
         touched: set[int] = set()
         for member, report in enumerate(reports):
             touched.update(self._take(member, report))
-        # The first member's clock, because hosts' clocks differ; the scheduler takes no step back.
-        self._now_us = max(self._now_us, reports[0].now_us)
+        # The scheduler takes no step back, whatever a clock does.
+        self._now_us = max(self._now_us, now_us)
         return Agreed(
             now_us=self._now_us,
             queued_operations=max(each.queued_operations for each in reports),

@@ -90,6 +90,10 @@ class Executor:
         for thread in self._threads:
             thread.start()
 
+    def leave_alone(self) -> None:
+        """Begin as after failures: the store is tried again after the recovery interval."""
+        self._health.open(self._now_us())
+
     # --- the loop's side -------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
@@ -125,14 +129,12 @@ class Executor:
             job.state = JobState.DROPPED
             self._answer(job, job.missed())
 
-    def report(self, now_us: int) -> Report:
-        """Everything that ended since the last report, and how things stand; `now_us` is the
-        engine's clock."""
+    def report(self) -> Report:
+        """Everything that ended since the last report, and how things stand."""
         with self._lock:
             finished, self._finished = self._finished, []
             now = self._now_us()
             return Report(
-                now_us=now_us,
                 queued_operations=sum(lane.num_queued for lane in self._lanes.values()),
                 queued_bytes=sum(lane.num_bytes for lane in self._lanes.values()),
                 oldest_operation_us=max(0, now - min(self._waiting_since(), default=now)),

@@ -48,6 +48,10 @@ class Health:
         """The store answered."""
         self.state, self._failures = HealthState.CLOSED, 0
 
+    def open(self, now_us: int) -> None:
+        """Leave the store alone from now on."""
+        self.state, self._opened_us = HealthState.OPEN, now_us
+
     def failed(self, now_us: int) -> bool:
         """The store failed; True if that opens the health."""
         self._failures += 1
@@ -55,5 +59,5 @@ class Health:
         if not is_trial and self._failures < self.failure_threshold:
             return False
         was_open = self.state is not HealthState.CLOSED
-        self.state, self._opened_us = HealthState.OPEN, now_us
+        self.open(now_us)
         return not was_open

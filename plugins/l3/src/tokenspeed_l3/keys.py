@@ -19,16 +19,15 @@ from attrs import frozen
 from tokenspeed_hookspecs import StorageKey
 
 FORMAT = 1  # of names and contents; another one is another namespace
-READABLE = 24  # letters of each readable part
+READABLE = 32  # letters of each readable part
 
 
 @frozen(kw_only=True)
 class Facts:
-    """What all objects of an engine have in common; `stages` has the identity of each pipeline
-    stage's host pages, in order."""
+    """What all objects of an engine have in common; `stages` says for each pipeline stage, in
+    order, what its pages are made from and how they lie."""
 
     deployment: str
-    model: str
     page_size: int
     stages: Sequence[Mapping[str, Any]]
 
@@ -37,13 +36,12 @@ class Facts:
         facts = {
             "format": FORMAT,
             "deployment": self.deployment,
-            "model": self.model,
             "page_size": self.page_size,
             "stages": [dict(stage) for stage in self.stages],
             "weight_version": weight_version,
         }
         digest = hashlib.sha256(canonical(facts).encode()).hexdigest()
-        words = (self.deployment, self.model.rpartition("/")[2], weight_version)
+        words = (self.deployment, weight_version)
         return "-".join([*filter(None, map(_readable, words)), digest])
 
 

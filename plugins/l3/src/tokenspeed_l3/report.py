@@ -20,10 +20,9 @@ class Completion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """This rank's clock, how far its executor is behind, whether its store may be asked, and what
-    ended since the last report, in the order of the operations' ids."""
+    """How far this rank's executor is behind, whether its store may be asked, and what ended since
+    the last report, in the order of the operations' ids."""
 
-    now_us: int
     queued_operations: int = 0
     queued_bytes: int = 0
     oldest_operation_us: int = 0
@@ -36,7 +35,7 @@ _DECODER = msgspec.msgpack.Decoder(Report)
 
 
 def encode(report: Report) -> bytes:
-    """The report's bytes; some twenty where nothing ended."""
+    """The report's bytes; a handful where nothing ended."""
     return _ENCODER.encode(report)
 
 
