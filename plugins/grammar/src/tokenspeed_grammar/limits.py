@@ -14,7 +14,7 @@ OPENING, CLOSING = b"[{", b"]}"
 NO_BRACKET = bytes(byte for byte in range(256) if byte not in OPENING + CLOSING)
 JSON_KINDS = ("json", "structural_tag")
 MULTIPLE = re.compile(r'"multipleOf"\s*:\s*-?([0-9.]+)')
-MOST_MULTIPLE = 100_000
+MOST_MULTIPLE = 10_000
 
 
 def check_depth(kind: str, source: str, *, most: int) -> None:
@@ -41,7 +41,8 @@ def json_depth(source: str) -> int:
 def check_multiples(source: str) -> None:
     """GrammarError if a schema wants multiples of a number with too many digits.
 
-    An automaton has a state for each remainder: 9999991 took six minutes and five gigabytes.
+    An automaton has a state for each remainder: 99991 takes seconds and 35 MB, 9999991 took six
+    minutes and five gigabytes.
     """
     if "\\u" in source:
         try:

@@ -7,6 +7,8 @@ brackets, `&&`, `~~` and `--` inside a class.
 
 from __future__ import annotations
 
+import re
+
 from attrs import define, field
 
 from tokenspeed_grammar.backend import GrammarError
@@ -15,11 +17,15 @@ SPACES = r"\t-\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}
 LINE_ENDS = r"\n\r\u{2028}\u{2029}"
 KNOWN_LETTERS = frozenset("bBcdDfknpPrsStuvwWx")
 SETS = frozenset("dDpPsSwW")
+# Most patterns mean the same in both, and a look at them costs little.
+SAME = re.compile(
+    r"(?:[^\\.\[]|\\[dDwWnrt/.+*?()|^$\[\]{}\\-]|\[\^?(?:[A-Za-z0-9_ ](?:-[A-Za-z0-9_ ])?)+\])*"
+)
 
 
 def javascript_pattern(pattern: str) -> str:
     """The pattern as Rust writes it; GrammarError if JavaScript does not know one of its parts."""
-    return _Reader(pattern).read()
+    return pattern if SAME.fullmatch(pattern) else _Reader(pattern).read()
 
 
 @define(eq=False)

@@ -17,7 +17,7 @@ from tokenspeed_grammar.keys import GrammarKey
 from tokenspeed_hookspecs import Clock
 
 STOP_WAIT_S = 1.0
-NICENESS = 5
+NICENESS, LEAST_NICE = 10, 19
 Compile = Callable[[str, str], CompiledGrammar]
 
 
@@ -76,8 +76,11 @@ class CompilePool:
                 return found
 
     def _work(self) -> None:
-        # Where cores are few, rounds and forwards come first.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # Where cores are few, rounds and forwards come first. Less still would keep a thread that
+        # holds the interpreter from its core, and the loop waiting for both.
+        own = threading.get_native_id()
+        usual = os.getpriority(os.PRIO_PROCESS, own)
+        os.setpriority(os.PRIO_PROCESS, own, min(LEAST_NICE, usual + NICENESS))
         while (job := self._jobs.get()) is not None:
             # A job that lost its last waiter before it began is nobody's.
             if job.is_wanted():
