@@ -134,8 +134,8 @@ def test_two_positions_hold_half_of_the_split_tensors_each() -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     joined = torch.cat([part.load(name) for part in parts], dim=1)
     assert torch.equal(joined, model.weights.load(name))
-    head = torch.cat([part.load("lm_head.weight") for part in parts])
-    assert torch.equal(head, model.weights.load("model.embed_tokens.weight"))
+    table = torch.cat([part.load("model.embed_tokens.weight") for part in parts])
+    assert torch.equal(table, model.weights.load("model.embed_tokens.weight"))
     assert parts[0].shapes["model.layers.0.self_attn.q_proj.weight"] == (32, 64)
 
 

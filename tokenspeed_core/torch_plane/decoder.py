@@ -199,7 +199,7 @@ class Decoder:
     def _entering(self, token_ids: Tensor) -> Tensor:
         """The residual stream [rows, hidden] before the first layer here."""
         if self._embedding is not None and self.part.is_first:
-            return with_fewest_rows(functional.embedding(token_ids, self._embedding.tensor))
+            return with_fewest_rows(self.part.embedded(token_ids, self._embedding.tensor))
         assert self.part.stages is not None, "only a stage has one before it"
         rows = max(len(token_ids), FEWEST_ROWS)
         like = torch.empty(rows, self.config.hidden_size, dtype=self.dtype, device=self.device)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """One rank's part of a model: some of its layers, and a slice of each layer's tensors.
 
-Query heads, feed-forward columns and, where they divide, vocabulary rows are split over the tensor
-parallel positions; key and value heads too, or repeated where there are fewer of them than ranks.
-A product that is split by its inputs is a sum over the ranks; its bias is added by the first alone.
+Query heads, feed-forward columns and, where they divide, the vocabulary's rows (of the embedding as
+of the head) are split over the tensor parallel positions; key and value heads too, or repeated
+where there are fewer of them than ranks. A product that is split by its inputs is a sum over the
+ranks; its bias is added by the first alone.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Shard:
         return range(start, start + each + (stage < more))
 
     @property
-    def splits_head(self) -> bool:
-        """Whether its logits are a part of the vocabulary."""
+    def splits_vocab(self) -> bool:
+        """Whether its embedding and its logits are a part of the vocabulary."""
         return self.topology.tp > 1 and self.whole.vocab_size % self.topology.tp == 0
 
     @property
@@ -92,6 +93,12 @@ class Shard:
             num_kv_heads=max(1, self.whole.num_kv_heads // tp),
             intermediate_size=self.whole.intermediate_size // tp,
         )
+
+    @property
+    def first_token(self) -> int:
+        """The token of the first row of its embedding."""
+        each = self.whole.vocab_size // self.topology.tp
+        return self.place.position * each if self.splits_vocab else 0
 
     def problems(self) -> list[str]:
         """What about the model does not divide by the topology."""
@@ -125,16 +132,15 @@ class Shard:
             if int(match[1]) in self.layers:
                 cuts[name] = self._layer_cut(name)
         if self.is_first or (self.is_last and self.whole.tie_word_embeddings):
-            cuts[EMBEDDING] = Cut(EMBEDDING)
+            cuts[EMBEDDING] = self._vocab_cut(EMBEDDING)
         if self.is_last:
             cuts[NORM] = Cut(NORM)
-        if self.is_last and (self.splits_head or not self.whole.tie_word_embeddings):
-            cuts[HEAD] = self._head_cut()
+        if self.is_last and not self.whole.tie_word_embeddings:
+            cuts[HEAD] = self._vocab_cut(HEAD)
         return cuts
 
-    def _head_cut(self) -> Cut:
-        source = EMBEDDING if self.whole.tie_word_embeddings else HEAD
-        return self._part(source, self.whole.vocab_size) if self.splits_head else Cut(source)
+    def _vocab_cut(self, name: str) -> Cut:
+        return self._part(name, self.whole.vocab_size) if self.splits_vocab else Cut(name)
 
     def _layer_cut(self, name: str) -> Cut:
         whole, dim = self.whole, self.whole.head_dim
