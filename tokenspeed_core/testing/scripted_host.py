@@ -63,7 +63,8 @@ class ScriptedHostPages:
         """The bytes of one page."""
         if not 0 < page < self.num_pages:
             raise IndexError(f"expected a host page from 1 to {self.num_pages - 1}, got {page}")
-        return self.cells[group][page].data.cast("B")
+        view: memoryview = self.cells[group][page].data.cast("B")
+        return view
 
     def identity(self) -> Mapping[str, object]:
         """The same on every rank."""
