@@ -145,6 +145,19 @@ def test_a_detached_request_runs_without_the_store() -> None:
     assert not driven.driver.storage_pending
 
 
+@pytest.mark.parametrize("exist", [(0, 0, 0, 0), (1, 1, 1, 1), None])
+def test_who_waits_for_a_store_runs_once_it_is_forbidden(exist: Sequence[int] | None) -> None:
+    """Whether its answer comes with that round or not; while forwards are forbidden too it stays."""
+    driven = Driven()
+    query = asked(driven, 65)
+    frozen = driven.round(tick=StorageTick(allow_forward=False, allow_storage=False))
+    assert (frozen.batch, frozen.storage) == (None, ())
+    results = () if exist is None else (answer(query, exist),)
+    plan = driven.round(*results, tick=StorageTick(allow_storage=False))
+    assert plan.batch is not None
+    assert plan.batch.extend_prefix_lens == [0]
+
+
 def test_a_cancelled_request_never_runs() -> None:
     """A request that waits for the store ends at once, and its query is called off."""
     driven = Driven()

@@ -272,11 +272,19 @@ class NativeScheduler:
             if self._endings.has_suspects:
                 # What a NaN may have left in pages must not reach a store that outlives the cache.
                 tick = evolve(tick, allow_storage=False)
+            if tick.allow_forward and not tick.allow_storage:
+                tick = evolve(tick, detached=(*tick.detached, *self._kept_by_storage()))
             head.add(self._events.head(tick))
         if done:
             head.add([self._events.done(acknowledgment) for acknowledgment in done])
             self._note_done(done)
         self._give(head)
+
+    def _kept_by_storage(self) -> list[str]:
+        """Requests that wait for a store: the wheel would keep them until it is allowed again."""
+        if not self._has_storage or not self._wheel.storage_stats().waiting_requests:
+            return []
+        return [each.request_id for each in self._population if each.stage is Stage.WAITING]
 
     def _note_done(self, done: Sequence[CacheAcknowledgment]) -> None:
         self._backlog.note_change()

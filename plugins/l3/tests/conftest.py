@@ -18,7 +18,6 @@ from tokenspeed_core.ranks.zmq_mesh import ZmqMesh
 from tokenspeed_core.testing import (
     EngineFixture,
     EngineSetup,
-    ScriptedFrontend,
     Stream,
     Tiers,
     WorldFixture,
@@ -150,18 +149,18 @@ class Deployments:
         topology: Topology | None = None,
         *,
         setup: EngineSetup | None = None,
-        frontends: Mapping[int, ScriptedFrontend] | None = None,
+        world: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Deployment:
-        """Ranks with these stores; options are the plugin's."""
+        """Ranks with these stores; options are the plugin's, and `world` goes to the fixture."""
         topology = topology or Topology()
         stores = [stores] if isinstance(stores, ScriptedStore) else stores
         setup = setup or EngineSetup(depth=1, tiers=Tiers.HOST)
         tables = {**setup.tables, "l3": {**LIMITS, **options}}
         setup = evolve(setup, plugins=(*setup.plugins, l3_with(stores)), tables=tables)
         meshes = self.mesh(topology.world_size)
-        world = WorldFixture(topology, setup, meshes=meshes, frontends=frontends)
-        self.made.append(Deployment(world, stores))
+        ranks = WorldFixture(topology, setup, meshes=meshes, **(world or {}))
+        self.made.append(Deployment(ranks, stores))
         return self.made[-1]
 
     def close(self) -> None:

@@ -74,9 +74,9 @@ def test_a_flush_under_a_keep_pause_runs_once_the_cache_work_did(deploy: Deploy)
     frontend = ScriptedFrontend(script, react)
     store = ScriptedStore()
     setup = EngineSetup(depth=0, tiers=Tiers.HOST)
-    engine = deploy(store, setup=setup, frontends={0: frontend}).engine
-    while not engine.round():
-        engine.loop._parts.sleep(0.002)
+    engine = deploy(store, setup=setup, world={"frontends": {0: frontend}}).engine
+    while len(engine.received.replies) < 2:
+        assert not engine.round(), "the script ended before the replies"
     assert engine.received["r1"].kind == "length"
     replies = [(reply.name, reply.success) for reply in engine.received.replies]
     assert replies == [("pause", True), ("flush_cache", True)]

@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: MIT
+"""The tier as requests see it: what a store does may shorten a prefix, and never changes a token.
+
+The scripted plane checks every cached position that a forward reads, so a page of another prefix,
+rank or stage would end the test.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tokenspeed_core.errors import CompositionError
+from tokenspeed_core.ranks.topology import Topology
+from tokenspeed_core.testing import EngineFixture, EngineSetup, Tiers, request, telling_tokens
+from tokenspeed_core.testing.scripted_options import RowFault
+from tokenspeed_hookspecs import AbortRequests
+from tokenspeed_l3.plugin import L3
+from tokenspeed_l3.store import IoResult, Store, StoreError
+from tokenspeed_l3.testing import ScriptedStore
+
+Deploy = Callable[..., Any]
+PROMPT = range(1, 66)
+TOKENS = telling_tokens(4)
+
+
+def fill(deploy: Deploy, store: ScriptedStore, topology: Topology | None = None) -> None:
+    """Leave the prompt's pages in a store."""
+    deployment = deploy(store, topology)
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    assert store.objects
+
+
+@pytest.mark.parametrize("topology", [Topology(), Topology(tp=2), Topology(pp=2)])
+def test_an_engine_that_starts_again_has_its_prefixes(deploy: Deploy, topology: Topology) -> None:
+    """A new engine on the same store begins behind the pages of the old one, on every rank."""
+    store = ScriptedStore()
+    depth = max(1, topology.pp)
+    setup = EngineSetup(depth=depth, tiers=Tiers.HOST)
+    deployment = deploy(store, topology, setup=setup)
+    assert deployment.ask("first", PROMPT, budget=4).tokens == TOKENS
+    assert deployment.cached("first") == 0
+    deployment.settle()
+    again = deploy(store, topology, setup=setup)
+    assert again.ask("second", PROMPT, budget=4).tokens == TOKENS
+    assert again.cached("second") == 64
+    again.settle()
+    assert again.held == [0] * topology.world_size
+
+
+def test_cached_tokens_say_that_the_store_had_them(deploy: Deploy) -> None:
+    """Once: from then on they are the host tier's, or the device's."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    deployment = deploy(store)
+    tiers = []
+    for name in ("first", "second"):
+        details = deployment.ask(name, PROMPT, budget=4).chunks[-1].details
+        tiers.append(details.cached_by_tier)
+        deployment.settle()
+    assert tiers == [{"device": 0, "host": 0, "storage": 64}, None]
+
+
+def test_replicas_share_what_one_of_them_put(deploy: Deploy) -> None:
+    """With data parallelism the second replica fetches what the first one computed."""
+    store = ScriptedStore()
+    deployment = deploy(store, Topology(dp=2))
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    assert deployment.ask("second", PROMPT, budget=4, replica=1).tokens == TOKENS
+    assert deployment.cached("second", replica=1) == 64
+
+
+def test_of_ranks_with_equal_bytes_one_puts(deploy: Deploy) -> None:
+    """The group has one part, so two ranks hold the same; both of them fetch it."""
+    stores = [ScriptedStore(), ScriptedStore()]
+    setup = EngineSetup(tiers=Tiers.HOST, plane={"shard_count": 1, "shard": 0})
+    deployment = deploy(stores, Topology(tp=2), setup=setup)
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    assert (stores[0].calls["put"] > 0, stores[1].calls["put"]) == (True, 0)
+    stores[1].objects.update(stores[0].objects)
+    again = deploy(stores, Topology(tp=2), setup=setup)
+    again.ask("second", PROMPT, budget=4)
+    assert again.cached("second") == 64
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cached"),
+    [
+        ({"down": {"query"}}, 0),
+        ({"down": {"get"}}, 0),
+        ({"down": {"get"}, "failures_retire": False}, 0),
+        ({"landing": 3}, 48),
+        ({"landing": 0}, 0),
+        ({"answer": lambda call, n: IoResult([True] * (n + 1)) if call == "get" else None}, 0),
+    ],
+)
+def test_what_a_store_does_wrong_costs_only_time(
+    deploy: Deploy, trouble: dict[str, Any], cached: int
+) -> None:
+    """It is down, lands less, or answers nonsense: the rest is computed."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    deployment = deploy(ScriptedStore(store.objects, **trouble))
+    assert deployment.ask("second", PROMPT, budget=4).tokens == TOKENS
+    assert deployment.cached("second") == cached
+
+
+@pytest.mark.parametrize("damage", ["short", "long", "gone", "bad"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_damaged_object_ends_the_prefix(deploy: Deploy, damage: str, at: int) -> None:
+    """What is in front of it is used."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    looked_for: list[str] = []
+    probe = deploy(other := ScriptedStore())
+    probe.ask("probe", PROMPT, budget=1)
+    looked_for = [key for key in other.keys if key in store.objects][:4]
+    key = looked_for[at]
+    if damage == "short":
+        store.objects[key] = store.objects[key][:-1]
+    elif damage == "long":
+        store.objects[key] += b"x"
+    elif damage == "gone":
+        del store.objects[key]
+    else:
+        store.damaged.add(key)
+    deployment = deploy(store)
+    assert deployment.ask("second", PROMPT, budget=4).tokens == TOKENS
+    assert deployment.cached("second") == 16 * at
+
+
+def test_a_stuck_store_costs_a_request_its_wait_and_no_more(deploy: Deploy) -> None:
+    """The request runs without its prefix once its time is over; others never noticed."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    store.shut = {"get"}
+    deployment = deploy(store, wait_timeout_s=0.05)
+    assert deployment.ask("stuck", PROMPT, budget=4).tokens == TOKENS
+    assert deployment.cached("stuck") == 0
+    assert deployment.ask("other", range(500, 540), budget=4).tokens == TOKENS
+    assert deployment.engine.scheduler.storage_counts["wait_timeouts"] > 0
+    store.open()
+    deployment.settle()
+    assert deployment.held == [0]
+
+
+def test_rounds_go_on_while_the_store_hangs(deploy: Deploy) -> None:
+    """No round waits for it: another request is served to its end while every call is stuck."""
+    store = ScriptedStore(shut={"query", "get", "put"})
+    deployment = deploy(store, min_prefetch_tokens=16)
+    deployment.world.put(request("stuck", PROMPT, budget=4))
+    deployment.until(lambda: store.calls["query"])
+    begin = time.monotonic()
+    deployment.world.put(request("small", 3, budget=4))
+    deployment.world.run_until(lambda: deployment.engine.received["small"].finish)
+    assert time.monotonic() - begin < 10
+    assert deployment.engine.received["stuck"].finish is None
+
+
+@pytest.mark.parametrize("late", [1, 2, 5])
+@pytest.mark.parametrize("call", ["query", "get"])
+def test_a_report_that_comes_after_an_abort_is_taken_quietly(
+    deploy: Deploy, call: str, late: int
+) -> None:
+    """Its client went away while the store worked: pages come back once, others are untouched."""
+    objects = ScriptedStore()
+    fill(deploy, objects, Topology(tp=2))
+    stores = [ScriptedStore(objects.objects, shut={call}) for _ in range(2)]
+    deployment = deploy(stores, Topology(tp=2))
+    deployment.world.put(request("gone", PROMPT, budget=4))
+    deployment.until(lambda: all(store.calls[call] for store in stores))
+    deployment.world.put(AbortRequests(("gone",)), request("other", 20, budget=6))
+    deployment.world.rounds(late)
+    stores[0].open()
+    deployment.world.rounds(late)
+    stores[1].open()
+    deployment.until(lambda: deployment.engine.received["other"].finish)
+    assert deployment.engine.received["other"].tokens == telling_tokens(6)
+    deployment.settle()
+    assert deployment.held == [0, 0]
+    deployment.world.to_idle()
+
+
+def test_pages_of_a_nan_are_never_put(deploy: Deploy) -> None:
+    """What a broken forward left reaches nobody, on this engine or another."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    deployment.engine.plane.faults.at_token("bad", 0, fault=RowFault(is_nan=True))
+    assert deployment.ask("bad", PROMPT, budget=4).kind == "abort"
+    deployment.settle()
+    assert store.calls["put"] == 0
+    again = deploy(store)
+    again.ask("good", PROMPT, budget=4)
+    assert again.cached("good") == 0
+
+
+def test_a_nan_beside_a_request_that_waits_for_the_store_holds_it_up_no_longer(
+    deploy: Deploy,
+) -> None:
+    """Storage is forbidden until the cache was dropped, so the request goes on without."""
+    store = ScriptedStore(shut={"query"})
+    deployment = deploy(store, min_prefetch_tokens=16)
+    deployment.engine.plane.faults.at_token("bad", 3, fault=RowFault(is_nan=True))
+    deployment.world.put(request("bad", 3, budget=8), request("waits", PROMPT, budget=4))
+    received = deployment.engine.received
+    deployment.until(lambda: received["bad"].finish and received["waits"].finish)
+    assert (received["bad"].kind, received["waits"].tokens) == ("abort", TOKENS)
+    store.open()
+    deployment.settle()
+    assert deployment.held == [0]
+
+
+def test_a_stored_prefix_is_found_behind_what_the_host_has(deploy: Deploy) -> None:
+    """The host tier has the first pages and the store the next ones: each lands at its place."""
+    store = ScriptedStore()
+    long = range(1, 130)
+    deployment = deploy(store)
+    deployment.ask("long", long, budget=2)
+    deployment.settle()
+    for on_host in range(5):
+        engine = deploy(store, min_prefetch_tokens=1)
+        head = [*range(1, 16 * on_host + 2)]
+        engine.ask("head", head, budget=1)
+        engine.settle()
+        engine.ask("long", long, budget=2)
+        assert engine.cached("long") >= 16 * 7, on_host
+        engine.settle()
+        assert engine.held == [0]
+
+
+# --- flushes and weights -------------------------------------------------------------------------
+
+
+def test_a_flush_removes_the_namespace(deploy: Deploy) -> None:
+    """Afterwards no engine finds the pages, and another deployment's are still there."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    other = deploy(store, deployment_id="other")
+    other.ask("theirs", PROMPT, budget=4)
+    other.settle()
+    deployment = deploy(store)
+    assert deployment.operate("flush_cache").success
+    assert {key.partition("-")[0] for key in store.objects} == {"other"}
+    deployment.ask("second", PROMPT, budget=4)
+    assert deployment.cached("second") == 0
+
+
+def test_a_flush_that_fails_on_one_rank_leaves_all_as_it_was(deploy: Deploy) -> None:
+    """The reply says so, and the device's prefixes are still used."""
+    stores = [ScriptedStore(), ScriptedStore(down={"remove"})]
+    deployment = deploy(stores, Topology(tp=2))
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    assert not deployment.operate("flush_cache").success
+    deployment.ask("second", PROMPT, budget=4)
+    assert deployment.cached("second") > 0
+
+
+@pytest.mark.parametrize("topology", [Topology(), Topology(dp=2)])
+def test_flushed_weights_have_a_namespace_of_their_own(deploy: Deploy, topology: Topology) -> None:
+    """After the update nothing of the old weights is found, and both versions are kept apart."""
+    store = ScriptedStore()
+    deployment = deploy(store, topology)
+    deployment.ask("old", PROMPT, budget=4)
+    deployment.settle()
+    before = deployment.plugin().namespace
+    update = {"model_path": "x", "load_format": "auto", "weight_version": "v2"}
+    assert deployment.operate("update_weights_from_disk", **update).success
+    assert len({deployment.plugin(rank).namespace for rank in range(topology.world_size)}) == 1
+    assert deployment.plugin().namespace != before
+    deployment.ask("new", PROMPT, budget=4)
+    assert deployment.cached("new") == 0
+    deployment.settle()
+    assert {key.partition("/")[0] for key in store.objects} == {deployment.plugin().namespace}
+
+
+def test_a_flushed_update_without_a_version_is_refused_before_it_loads(deploy: Deploy) -> None:
+    """The old weights stay in place."""
+    deployment = deploy(ScriptedStore())
+    reply = deployment.operate("update_weights_from_disk", model_path="x")
+    assert (reply.success, "weight_version" in reply.message) == (False, True)
+    assert deployment.engine.plane.asked.done == []
+
+
+def test_after_an_update_without_a_flush_nothing_is_stored_until_one(deploy: Deploy) -> None:
+    """Old pages are still cached, and must not get the new version's name."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    update = {"model_path": "x", "weight_version": "v2", "flush_cache": False}
+    assert deployment.operate("update_weights_from_disk", **update).success
+    deployment.ask("mixed", PROMPT, budget=4)
+    deployment.settle()
+    assert (store.calls["query"], store.calls["put"]) == (0, 0)
+    assert deployment.operate("flush_cache").success
+    deployment.ask("clean", PROMPT, budget=4)
+    deployment.settle()
+    assert all("-v2-" in key for key in store.objects)
+    assert store.objects
+
+
+def test_requests_that_run_on_through_a_flushed_update_are_not_stored(deploy: Deploy) -> None:
+    """Their pages are of both weights; only a flush without them lets anything be stored again."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    deployment.world.put(request("running", 40, budget=200))
+    deployment.until(lambda: deployment.engine.received["running"].chunks)
+    update = {"model_path": "x", "weight_version": "v2"}
+    reply = deployment.operate("update_weights_from_disk", **update)
+    puts = store.calls["put"]
+    deployment.until(lambda: deployment.engine.received["running"].finish)
+    deployment.settle()
+    if reply.success:
+        assert store.calls["put"] == puts
+    assert not any("-v2-" in key for key in store.objects)
+    assert deployment.operate("flush_cache").success
+    deployment.ask("clean", PROMPT, budget=4)
+    deployment.settle()
+    assert store.objects
+
+
+# --- who shares with whom ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"deployment_id": "other"},
+        {"weight_version": "v9"},
+        {"topology": Topology(tp=2)},
+        {"topology": Topology(pp=2)},
+        {"scheduler": {"page_size": 32}},
+    ],
+)
+def test_engines_that_differ_find_nothing_of_each_other(
+    deploy: Deploy, other: dict[str, Any]
+) -> None:
+    """Another deployment, version, number of ranks or page: no hit, and no wrong page either."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    options = dict(other)
+    topology = options.pop("topology", Topology())
+    setup = EngineSetup(depth=topology.pp, tiers=Tiers.HOST, scheduler=options.pop("scheduler", {}))
+    deployment = deploy(store, topology, setup=setup, **options)
+    assert deployment.ask("second", PROMPT, budget=4).tokens == TOKENS
+    assert deployment.cached("second") == 0
+
+
+def test_engines_that_put_the_same_pages_get_on(deploy: Deploy) -> None:
+    """Two engines compute the same prompt at once and put the same keys."""
+    store = ScriptedStore()
+    pair = [deploy(store), deploy(store)]
+    for each in pair:
+        each.world.put(request("same", PROMPT, budget=4))
+    for _ in range(60):
+        for each in pair:
+            each.world.round()
+    for each in pair:
+        each.settle()
+        assert each.engine.received["same"].tokens == TOKENS
+    third = deploy(store)
+    third.ask("third", PROMPT, budget=4)
+    assert third.cached("third") == 64
+
+
+# --- the start -----------------------------------------------------------------------------------
+
+
+def test_without_a_host_tier_it_says_what_is_missing(deploy: Deploy) -> None:
+    """There is nothing to fetch into."""
+    with pytest.raises(CompositionError, match="--host-cache"):
+        deploy(ScriptedStore(), setup=EngineSetup())
+
+
+class Late(L3):
+    """Its store cannot be opened before it is there."""
+
+    store = ScriptedStore()
+    is_there = False
+
+    def open_store(self, buffers: Sequence[memoryview]) -> Store:
+        if not self.is_there:
+            raise StoreError("no way in")
+        return self.store
+
+
+def late_engine(**options: object) -> EngineFixture:
+    """An engine whose store is not there yet."""
+    table = {"store": "memory:late", "min_prefetch_tokens": 1, **options}
+    return EngineFixture(EngineSetup(tiers=Tiers.HOST, plugins=(Late,), tables={"l3": table}))
+
+
+def test_a_store_that_cannot_be_opened_ends_the_start() -> None:
+    """An operator who asked for one should not find out later."""
+    with pytest.raises(CompositionError, match=r"no way in; l3.required = false"):
+        late_engine()
+
+
+def test_a_store_that_may_be_late_is_opened_once_it_is_there() -> None:
+    """Until then the engine serves without it."""
+    engine = late_engine(required=False, recovery_interval_s=0.02)
+    (plugin,) = (each.instance for each in engine.rank.plugins)
+    assert isinstance(plugin, Late)
+    engine.add("first", PROMPT, budget=4)
+    assert engine.run_to_end("first")[0].tokens == TOKENS
+    plugin.is_there = True
+    end = time.monotonic() + 20
+    number = 0
+    while not plugin.store.objects:
+        assert time.monotonic() < end, engine.scheduler.storage_counts
+        number += 1
+        engine.add(f"r{number}", range(100 * number, 100 * number + 40), budget=4)
+        engine.run_to_end(f"r{number}")
+        time.sleep(0.01)
+    engine.rank.stop()
+
+
+def test_ranks_that_hold_other_bytes_are_refused_by_what_differs(deploy: Deploy) -> None:
+    """The namespace would be another on each of them."""
+    with pytest.raises(CompositionError, match=r"shards is 2 on member 0 and 3 on member 1"):
+        deploy(ScriptedStore(), Topology(tp=2), world={"plane": {1: {"shard_count": 3}}})
+
+
+def test_the_announcement_says_where_without_saying_how_to_get_in(deploy: Deploy) -> None:
+    """Addresses may hold passwords."""
+    deployment = deploy(ScriptedStore(), store="memory:secret")
+    told = deployment.engine.rank.announced()["l3"]
+    assert told["store"] == "memory"
+    assert "secret" not in json.dumps(told)
