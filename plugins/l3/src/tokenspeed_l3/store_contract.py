@@ -212,7 +212,7 @@ class StoreContract:
                     store.batch_get_into(keys, pages)
                     started.set()
 
-        thread = threading.Thread(target=read)
+        thread = threading.Thread(target=read, daemon=True)
         thread.start()
         assert started.wait(60)
         store.close()

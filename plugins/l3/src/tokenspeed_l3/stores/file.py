@@ -83,8 +83,8 @@ class FileStore:
 
     def batch_exists(self, keys: Sequence[str]) -> list[bool]:
         """Which keys have a file."""
-        with self._calls:
-            return [os.path.exists(self._directory.path(key)) for key in keys]
+        with self._calls, self._errors():
+            return [_stat(self._directory.path(key)) is not None for key in keys]
 
     def batch_get_into(self, keys: Sequence[str], pages: Sequence[memoryview]) -> IoResult:
         """Read files into pages."""
@@ -108,10 +108,10 @@ class FileStore:
         """Move a namespace's directory away; it is deleted in the background."""
         path = self._directory.namespace(prefix.removesuffix("/"))
         with self._calls, self._errors():
-            if os.path.exists(path):
+            if _stat(path) is not None:
                 with suppress(FileNotFoundError):
                     os.rename(path, f"{self._directory.removed}/{uuid.uuid4().hex}")
-            is_gone = not os.path.exists(path)
+            is_gone = _stat(path) is None
         self._janitor.ask()
         return is_gone
 
@@ -147,9 +147,10 @@ class FileStore:
         """Delete one file."""
         path = self._directory.path(key)
         with self._calls, self._errors():
-            with suppress(FileNotFoundError):
-                self._tally.add(-space_of(os.stat(path).st_size))
-            return remove_file(path)
+            if (facts := _stat(path)) is None or not remove_file(path):
+                return False
+            self._tally.add(-space_of(facts.st_size))
+            return True
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -201,11 +202,8 @@ class FileStore:
 
     def _is_there(self, key: str, page: memoryview) -> bool:
         path = self._directory.path(key)
-        try:
-            facts = os.stat(path)
-        except FileNotFoundError:
-            return False
-        if facts.st_size != head_size(key) + len(page):
+        facts = _stat(path)
+        if facts is None or facts.st_size != head_size(key) + len(page):
             return False
         _touch(path, facts)
         return True
@@ -225,11 +223,18 @@ class FileStore:
             yield
         except OSError as error:
             root = self._directory.root
-            if not self._directory.is_marked():
+            if isinstance(error, FileNotFoundError) and not self._directory.is_marked():
                 raise StoreError(
                     f"file store {root}: it is gone ({error}); was it deleted or unmounted?"
                 ) from error
             raise StoreError(f"file store {root}: {error}") from error
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def _touch(file: int | str, facts: os.stat_result) -> None:

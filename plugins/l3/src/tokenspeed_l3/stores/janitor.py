@@ -115,8 +115,8 @@ class Janitor:
         if self._stopping.is_set():
             return
         total = sum(spaces)
-        # What was put meanwhile is in the change of the tally; some of it is counted twice until
-        # the next time.
+        # What was put meanwhile is in the change of the tally. What was being written when the
+        # count began may be missing until the next one: HIGH is low enough to leave room for it.
         now = self.tally.add(total - before)
         limit = min(self.max_size, now + self._free())
         if now <= HIGH * limit:
