@@ -153,7 +153,7 @@ def some_requests(dice: random.Random) -> list[Any]:
     """Prompts that begin alike for a while and then part, again and again."""
     stems = [dice.choices(range(290), k=130) for _ in range(3)]
     made = []
-    for number in range(24):
+    for number in range(14):
         stem = dice.choice(stems)[: dice.randrange(1, 130)]
         prompt = stem + dice.choices(range(290), k=dice.randrange(1, 30))
         asked = request(f"r{number}", prompt, budget=dice.randrange(1, 30), temperature=0.0)
@@ -161,7 +161,7 @@ def some_requests(dice: random.Random) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_tokens_are_those_without_any_tier(tiny: TinyModel, seed: int) -> None:
     """Pools so small that pages are evicted and requests retracted all the time change no token."""
     dice = random.Random(seed)
@@ -172,22 +172,23 @@ def test_tokens_are_those_without_any_tier(tiny: TinyModel, seed: int) -> None:
         expected = [stream.tokens for stream in alone.generate(requests, at_once=1)]
     scheduler = {
         "num_pages": dice.choice([20, 28]),
-        "host_pages": dice.choice([24, 100]),
+        "host_pages": dice.choice([60, 200]),
         "snapshot_pages": 33,
         "max_retracted": 8,
         "force_retraction_every": dice.choice([0, 3]),
         "max_scheduled_tokens": dice.choice([16, 48, 256]),
     }
     setup = TorchSetup(model=tiny, engine=engine, depth=seed % 2, scheduler=scheduler)
-    loaded = 0
     with TorchEngine(setup) as tiered:
-        for turn in range(2):
+        for turn in range(3):
+            if turn == 2:
+                assert tiered.ask("release_memory", tags=["kv_cache"]).success
+                assert tiered.ask("resume_memory", tags=["kv_cache"]).success
             again = [request_again(each, turn) for each in requests]
             found = tiered.generate(again, at_once=dice.choice([3, 8]))
             tokens = [stream.tokens for stream in found]
             assert tokens == expected, f"seed {seed}, turn {turn}, {scheduler}"
-            loaded += sum("host" in by_tier(stream) for stream in found)
-    assert loaded, f"seed {seed}: nothing came from the host tier"
+    assert any(by_tier(stream).get("host") for stream in found), "the device has lost everything"
 
 
 def request_again(asked: Any, turn: int) -> Any:
