@@ -6,8 +6,8 @@
 `native` is the wheel alone: a plan, its fields read once, an answer a row, one advance. `loop` is
 a whole round over the scripted plane: messages, plan, dispatch, commit, outputs. Both take turns in
 one process, so that the ratio means something on a busy machine; so do rounds with and without an
-idle plugin on every phase, with and without each installed observer, and with and without a
-backlog.
+idle plugin on every phase, and with and without a backlog. What the plugins that observe add is
+measured by `observer_cost.py`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from time import perf_counter_ns
 from typing import Any
 
 import tokenspeed_scheduler as wheel
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
-from tokenspeed_core.composition.discovery import installed
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
 from tokenspeed_core.scheduling.native import NativeScheduler
@@ -46,7 +45,6 @@ from tokenspeed_hookspecs import (
 ROWS = (1, 16, 64, 256, 1024)
 PROMPT, BUDGET, PAGE, TURN = 128, 3900, 64, 20
 BACKLOG, BACKLOG_PROMPT = 1000, 4000
-OBSERVERS = ("metrics", "kv_events")
 OneRound = Callable[[], object]
 
 
@@ -170,9 +168,8 @@ def loop_round(
         AddRequest(f"waiting-{at:06d}", prompt(rows + at, BACKLOG_PROMPT), sampling)
         for at in range(backlog)
     ]
-    address = {"kv_events": {"endpoint": f"inproc://round-cost-{rows}"}}
     rank = build_rank(
-        evolve(config(rows, depth=depth), tables=address),
+        config(rows, depth=depth),
         plugins,
         surroundings=Surroundings(
             frontend=Sink(messages),
@@ -274,17 +271,6 @@ def measure(rows: Sequence[int], rounds: int) -> list[Cost]:
             rounds=4 * rounds,
         )
         for count in (1, 64)
-    ]
-    costs += [
-        take_turns(
-            f"without and with {name}, {count} rows",
-            loop_round(count),
-            second=loop_round(count, plugins=[name]),
-            rounds=4 * rounds,
-        )
-        for name in OBSERVERS
-        if name in installed().plugins
-        for count in (64, 256)
     ]
     costs += [
         take_turns(

@@ -17,7 +17,8 @@ DEVICE = "GPU"  # what readers call the memory that prefixes are reused from at 
 Form = Literal["array", "map", "map_events"]
 
 
-class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True):
+# Nothing of theirs refers back to them, so the collector need not know of each.
+class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Blocks are cached now: one hash each, `block_size` tokens each; no parent at the start."""
 
     block_hashes: list[int]
@@ -29,14 +30,14 @@ class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True):
     lora_name: str | None = None
 
 
-class BlockRemoved(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class BlockRemoved(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Blocks are no longer cached."""
 
     block_hashes: list[int]
     medium: str | None = DEVICE
 
 
-class AllBlocksCleared(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class AllBlocksCleared(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """No block is cached."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter as Counts
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -120,8 +121,8 @@ class Worker:
         self._publisher.publish(batch)
         self._failures = 0
         self._batches.add()
-        for event in events:
-            self._events[type(event).__name__].add()
+        for kind, count in Counts(map(type, events)).items():
+            self._events[kind.__name__].add(count)
 
     def _guarded(self, call: Callable[[], object]) -> bool:
         """Do something that may fail; after too many failures in a row nothing is done any more."""

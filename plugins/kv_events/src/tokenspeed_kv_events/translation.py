@@ -51,7 +51,9 @@ class Translation:
             size = len(tokens)
         parent = native.parent_block_hash
         assert parent not in self._left_out, "a block follows a whole one"
-        told.append(BlockStored(self._hashes(hashes), self._parent(parent), tokens, size))
+        if self._is_signed:
+            hashes, parent = self._hashes(hashes), self._parent(parent)
+        told.append(BlockStored(hashes, parent, tokens, size))
 
     def _remove(self, native: Any, told: list[Event]) -> None:
         hashes = native.block_hashes

@@ -50,7 +50,7 @@ class RoundSeries:
             for mode in PAUSES
         }
         self._sleeping = gauge("sleeping", "1 while memory is released.")
-        self._was_paused, self._sized_at = False, float("-inf")
+        self._was_paused, self._looked_at = False, float("-inf")
         self._tokens = catalogue.histogram(
             "iteration_tokens_total", "Tokens of a round's batch.", buckets=buckets.BATCH_TOKENS
         )
@@ -86,19 +86,20 @@ class RoundSeries:
     def round_done(self, round: Round) -> None:
         """Take a round that is over."""
         self._rounds.add()
-        if round.plan is not None:
-            self._take_plan(round.plan)
-        self._take_state()
+        plan = round.plan
+        if plan is not None:
+            self._take_plan(plan)
+        if self._controls.admissions_blocked or self._was_paused:
+            self._take_state()
         if round.frozen:
             return
         self._in_flight.set(round.in_flight)
-        # Counting active pages takes long, unless it was done for this round's outputs.
-        if round.batch is None or (round.load is not None and self._is_due()):
+        # Counting active pages takes long, unless it was done for this round's outputs; and nobody
+        # reads more often than this, while rounds may be shorter.
+        is_due = round.load is not None and round.now - self._looked_at >= SIZES_EVERY_S
+        if is_due or round.batch is None:
+            self._looked_at = round.now
             self.take_sizes()
-
-    def _is_due(self) -> bool:
-        """Nobody reads more often than this; rounds may be shorter."""
-        return self._clock() - self._sized_at >= SIZES_EVERY_S
 
     def _take_plan(self, plan: Plan) -> None:
         if plan.batch is not None and plan.batch.num_tokens:
@@ -110,17 +111,14 @@ class RoundSeries:
             self._capacity_aborts.add(len(plan.aborts))
 
     def _take_state(self) -> None:
-        controls = self._controls
-        if controls.admissions_blocked or self._was_paused:
-            state = controls.describe()
-            for mode, gauge in self._paused.items():
-                gauge.set(mode == state["name"])
-            self._sleeping.set(bool(state["released"]))
-            self._was_paused = controls.admissions_blocked
+        state = self._controls.describe()
+        for mode, gauge in self._paused.items():
+            gauge.set(mode == state["name"])
+        self._sleeping.set(bool(state["released"]))
+        self._was_paused = self._controls.admissions_blocked
 
     def take_sizes(self) -> None:
         """Read what runs, waits and is held now, on the loop thread."""
-        self._sized_at = self._clock()
         sizes = self._scheduler.sizes
         total, active = sizes.total_pages, sizes.active_pages
         self._running.set(sizes.prefilling + sizes.decoding)

@@ -30,18 +30,30 @@ class TokenGaps:
     def take(self, forward: CommittedForward, now: float) -> None:
         """Take the rows of a committed forward; a gap with several new tokens counts as so many
         equal ones."""
-        by_count = _rows_by_tokens(forward)
-        if self._late:
-            by_count = self._without_late(by_count)
-        rows = by_count.get(1, [])
-        if rows == self._last_rows and len(by_count) == 1 and self._last_at in self._groups:
-            self._histogram.observe(now - self._last_at, len(rows))
+        if self._is_as_before(forward):
+            self._histogram.observe(now - self._last_at, len(self._last_rows))
             self._groups[now] = self._groups.pop(self._last_at)
         else:
+            by_count = _rows_by_tokens(forward)
+            if self._late:
+                by_count = self._without_late(by_count)
             self._regroup(by_count, now)
-        self._last_rows, self._last_at = rows, now
+            self._last_rows = by_count.get(1, []) if len(by_count) == 1 else []
+        self._last_at = now
         if forward.ended:
             self._forget(forward)
+
+    def _is_as_before(self, forward: CommittedForward) -> bool:
+        """Whether the rows of the last forward made one more token each, and no other row any."""
+        batch, last = forward.batch, self._last_rows
+        return (
+            # Mostly it is the very same list, which need not be walked through.
+            (batch.incarnations is last or batch.incarnations == last)
+            and not batch.num_extends
+            and not self._late
+            and forward.result.lengths is None
+            and self._last_at in self._groups
+        )
 
     def _regroup(self, by_count: Mapping[int, list[int]], now: float) -> None:
         newest: set[int] = set()
