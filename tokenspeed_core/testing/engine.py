@@ -33,6 +33,7 @@ from tokenspeed_hookspecs import (
 
 QUIET_ROUNDS = 3  # an id kept back for its predecessor reaches the scheduler within two
 MAX_ROUNDS = 20_000
+STORE_WAIT_S = 0.0005
 
 
 class Tiers(Enum):
@@ -165,6 +166,7 @@ class EngineFixture:
             if condition():
                 return count
             self.round()
+            self.rest()
         raise AssertionError(
             f"still waiting after {max_rounds} rounds: registered {self.loop.requests.ids()}, "
             f"scheduler {self.scheduler.sizes}"
@@ -199,7 +201,13 @@ class EngineFixture:
         """Whether nothing is left to do, as far as this rank knows."""
         loop = self.loop
         is_busy = len(loop.requests) or loop.in_flight or loop.ledger.num_open
-        return not (is_busy or self.scheduler.has_work or self.frontend.has_pending)
+        is_pending = self.scheduler.has_work or self.scheduler.storage_pending
+        return not (is_busy or is_pending or self.frontend.has_pending)
+
+    def rest(self) -> None:
+        """Leave a store's threads the processor, if anything waits for them."""
+        if self.scheduler.storage_pending:
+            time.sleep(STORE_WAIT_S)
 
 
 def scripted_engine(

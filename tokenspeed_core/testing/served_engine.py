@@ -63,7 +63,7 @@ class ServedEngine:
             return True
         loop = self.loop
         is_busy = len(loop.requests) or loop.in_flight or loop.ledger.num_open
-        return not (is_busy or loop.scheduler.has_work)
+        return not (is_busy or loop.scheduler.has_work or loop.scheduler.storage_pending)
 
     def start(self) -> None:
         """Connect, and run rounds from now on."""

@@ -88,6 +88,7 @@ class WorldFixture:
             if condition():
                 return
             self.round()
+            self.engines[0].rest()
         raise AssertionError(f"still waiting after {max_rounds} rounds")
 
     def to_idle(self) -> None:

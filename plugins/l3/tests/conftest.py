@@ -98,8 +98,7 @@ class Deployment:
         end = time.monotonic() + LIMIT_S
         while not condition():
             self.world.round()
-            if self.pending:
-                time.sleep(0.0005)
+            self.engine.rest()
             assert time.monotonic() < end, [
                 each.scheduler.storage_counts for each in self.world.engines
             ]
@@ -108,12 +107,9 @@ class Deployment:
         """Run until nothing is left: requests, cache work, storage."""
         quiet = 0
         while quiet < 4:
-            self.until(
-                lambda: all(each.is_quiet for each in self.world.engines) and not self.pending
-            )
+            self.until(lambda: all(each.is_quiet for each in self.world.engines))
             self.world.round()
-            is_quiet = all(each.is_quiet for each in self.world.engines) and not self.pending
-            quiet = quiet + 1 if is_quiet else 0
+            quiet = quiet + 1 if all(each.is_quiet for each in self.world.engines) else 0
 
     def operate(self, name: str, **arguments: object) -> ControlReply:
         """Ask for a control operation on every replica, and wait for the first one's reply."""
@@ -121,11 +117,6 @@ class Deployment:
         self.world.put(ControlRequest(name, arguments))
         self.until(lambda: len(self.engine.received.replies) > before)
         return self.engine.received.replies[-1]
-
-    @property
-    def pending(self) -> bool:
-        """Whether some rank waits for its store."""
-        return any(each.scheduler.storage_pending for each in self.world.engines)
 
     @property
     def held(self) -> list[int]:

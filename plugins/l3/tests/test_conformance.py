@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+"""The suite that every plugin passes, with the store in memory."""
+
+from __future__ import annotations
+
+from tokenspeed_core.testing import PluginContract
+from tokenspeed_l3.plugin import L3
+
+
+class TestConformance(PluginContract):
+    """With pages that even short prompts ask for."""
+
+    plugin = L3
+    options = {"store": "memory", "min_prefetch_tokens": 1}
