@@ -10,7 +10,8 @@ import pytest
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.cache_ledger import CacheLedger
-from tokenspeed_core.loop.relay import decode, encode
+from tokenspeed_core.loop.relay import Relay, decode, encode
+from tokenspeed_core.ranks.single import SingleGroup
 from tokenspeed_core.wire.packing import Tensor, TensorBytes
 from tokenspeed_hookspecs import (
     AbortRequests,
@@ -25,6 +26,12 @@ from tokenspeed_hookspecs import (
 )
 
 WRITE_BACK = CacheOperationKind.WRITE_BACK
+
+
+class Followed(SingleGroup):
+    """A replica whose first member is here, and the other hears what it is told."""
+
+    size = 2
 
 
 class Pair:
@@ -73,6 +80,17 @@ def test_what_a_wire_reads_can_be_relayed() -> None:
     assert isinstance(add, AddRequest)
     assert add.features == {"t": ["float32", [1], b"abcd"]}
     assert control == ControlRequest("own", {"t": ["float32", [1], b"abcd"], "x": 0.5})
+
+
+def test_the_owner_sees_what_the_others_see() -> None:
+    """A value that is decoded as another kind is of that kind on the first member as well."""
+    tensor = Tensor("float32", [1], TensorBytes(b"abcd"))
+    plain = ControlRequest("own", {"t": ["x", {"y": None}], "n": 1.5})
+    for given in (ControlRequest("own", {"t": tensor}), AddRequest("a", [1], features={"t": (1,)})):
+        told = Relay(Followed()).exchange(False, [given, plain], now=0.0, reports=None).messages
+        assert told == decode(encode(False, [given, plain], now=0.0))[2]
+        assert told[0] != given
+    assert Relay(Followed()).exchange(False, [plain], now=0.0, reports=None).messages[0] is plain
 
 
 @pytest.mark.parametrize(

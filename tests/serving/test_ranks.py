@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +27,13 @@ from tokenspeed_core.testing import request, telling_tokens
 from tokenspeed_hookspecs import EngineUnavailableError
 
 FOLLOWER = "tokenspeed_core.serving.follower_main"
+ALONE = """
+import sys
+from tokenspeed_core.assembly import compose
+with compose("m", data_plane="scripted", tp=2):
+    print("up", flush=True)
+    sys.stdin.read()
+"""
 
 
 @frozen
@@ -148,3 +157,25 @@ def test_a_rank_that_is_gone_ends_all_within_seconds(ending: signal.Signals) -> 
     assert code == 1
     assert "rank 1 ended: its connection broke" in problems
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_first_rank_that_is_killed_leaves_no_folder(tmp_path: Path) -> None:
+    """Its followers end and remove where they met, since it cannot."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        (follower,) = children(process.pid)
+        assert len(list(tmp_path.iterdir())) == 1
+        process.kill()
+    until = time.monotonic() + 30
+    while Path(f"/proc/{follower}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{follower}").exists()
+    assert list(tmp_path.iterdir()) == []

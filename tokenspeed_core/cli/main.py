@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -69,12 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, code=REFUSED)
     except EngineError as error:
         return _fail(error, code=FAILED)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            _end_at_once()
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; keep the interpreter from writing to them again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def _end_at_once() -> None:
+    """End without what a usual end waits for: a second Ctrl-C has cut short how the first one was
+    cleaned up after, and threads that are left may abort the process."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(INTERRUPTED)
 
 
 def _run(given: list[str]) -> int:

@@ -29,6 +29,7 @@ class Unrelayable:
 
 
 Told = Message | Unrelayable
+PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 _KINDS = (AddRequest, AbortRequests, ControlRequest, Unrelayable)
 _Tagged = list[tuple[int, msgspec.Raw]]
 
@@ -87,10 +88,27 @@ class Relay:
 def _told(stop: bool, received: Sequence[Message], *, now: float) -> tuple[Sequence[Told], bytes]:
     """What all members get, and its encoding."""
     try:
-        return received, encode(stop, received, now=now)
+        payload = encode(stop, received, now=now)
+        # What a front end's own kinds of values become on the others they become here as well.
+        return received if all(map(_arrives_alike, received)) else decode(payload)[2], payload
     except (TypeError, ValueError, OverflowError, RecursionError):
         told = [_relayable(message) for message in received]
         return told, encode(stop, told, now=now)
+
+
+def _arrives_alike(message: Message) -> bool:
+    """Whether what it holds for others than the core is the same once it was decoded."""
+    if isinstance(message, AddRequest):
+        return not message.features or _is_plain(message.features)
+    return not isinstance(message, ControlRequest) or _is_plain(message.arguments)
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) is dict:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if type(value) is list:
+        return all(map(_is_plain, value))
+    return type(value) in PLAIN
 
 
 def _relayable(message: Message) -> Told:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -30,7 +31,7 @@ def main() -> int:
     stop = StopSwitch()
     stop.install()
     order = FollowerOrder.from_line(read_line())
-    follow_parent()
+    is_alone = follow_parent()
     logging.basicConfig(format=f"%(levelname)s rank {order.rank}: %(message)s")
     config = from_tables(tomllib.loads(order.config))
     topology = Topology.of(config.engine)
@@ -42,6 +43,8 @@ def main() -> int:
         return REFUSED if isinstance(error, CompositionError | ModelError) else FAILED
     finally:
         stop.disarm()
+        if is_alone.is_set():  # a first rank that was killed did not remove it
+            shutil.rmtree(order.folder, ignore_errors=True)
     return 0
 
 

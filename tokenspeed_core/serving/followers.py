@@ -76,9 +76,13 @@ def _stop(started: Sequence[subprocess.Popen[bytes]]) -> None:
         assert process.stdin is not None
         with suppress(BrokenPipeError):
             process.stdin.close()
-    for process in started:
-        try:
-            process.wait(STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
+    try:
+        for process in started:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_GRACE_S)
+    finally:
+        # Also where a person does not want to wait.
+        for process in started:
             process.kill()
+        for process in started:
             process.wait()
