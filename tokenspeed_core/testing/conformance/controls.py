@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from tokenspeed_core.testing.conformance.leaks import Footprint, left_over
+from tokenspeed_core.testing.conformance.leaks import Footprint, left_over, new_objects_only
 from tokenspeed_core.testing.conformance.running import (
     ContractEngine,
     PluginFaultError,
@@ -120,21 +120,24 @@ def check_idle(subject: Subject) -> list[str]:
 
 def check_stop(subject: Subject) -> list[str]:
     """An engine can be stopped at any moment, with requests held, and nothing of it is left."""
-    problems: list[str] = []
-    for moment in (0, *MOMENTS):
-        before = Footprint.now()
-        engine = ContractEngine(subject)
-        place = f"stopped {moment} rounds after requests came"
+    with new_objects_only():
+        return [each for moment in (0, *MOMENTS) for each in _stopped(subject, moment)]
+
+
+def _stopped(subject: Subject, moment: int) -> list[str]:
+    problems = []
+    before = Footprint.now()
+    engine = ContractEngine(subject)
+    place = f"stopped {moment} rounds after requests came"
+    try:
+        for kind in subject.kinds:
+            engine.new(kind)
+            engine.new(kind)
+        engine.rounds(moment)
+    finally:
         try:
-            for kind in subject.kinds:
-                engine.new(kind)
-                engine.new(kind)
-            engine.rounds(moment)
-        finally:
-            try:
-                engine.stop()
-            except Exception as error:
-                problems.append(f"stop failed, {place}: {type(error).__name__}: {error}")
-        del engine
-        problems += [f"{place}: {each}" for each in left_over(before)]
-    return problems
+            engine.stop()
+        except Exception as error:
+            problems.append(f"stop failed, {place}: {type(error).__name__}: {error}")
+    del engine
+    return problems + [f"{place}: {each}" for each in left_over(before)]

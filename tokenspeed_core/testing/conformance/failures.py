@@ -10,7 +10,7 @@ from typing import Any, cast
 from tokenspeed_core.composition.round_hooks import OBSERVED, ROUND_HOOKS
 from tokenspeed_core.composition.signatures import implementation_options, implemented
 from tokenspeed_core.errors import CompositionError, PluginError
-from tokenspeed_core.testing.conformance.leaks import Footprint, left_over
+from tokenspeed_core.testing.conformance.leaks import Footprint, left_over, new_objects_only
 from tokenspeed_core.testing.conformance.running import ContractEngine, PluginFaultError
 from tokenspeed_core.testing.conformance.subject import Subject
 from tokenspeed_hookspecs import Plugin, Round, hookimpl
@@ -41,8 +41,9 @@ def check_failures(subject: Subject) -> list[str]:
         options = implementation_options(subject.plugin, hook) or {}
         if options.get("wrapper") or hook not in (*SET_UP, *ROUND_HOOKS):
             continue
-        for is_late in (False, True):
-            problems += _planted(subject, hook, is_late=is_late)
+        with new_objects_only():
+            for is_late in (False, True):
+                problems += _planted(subject, hook, is_late=is_late)
     return [*problems, *_hidden(subject)]
 
 

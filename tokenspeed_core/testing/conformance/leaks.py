@@ -12,7 +12,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from attrs import frozen
@@ -23,7 +24,8 @@ from tokenspeed_core.testing.conformance.sharing import held
 from tokenspeed_core.testing.conformance.subject import Subject
 from tokenspeed_core.testing.conformance.watching import Watcher
 
-GRACE_S = 0.5
+GRACE_S = 1.0
+NAP_S = 0.01
 FILES = Path("/proc/self/fd")
 CHILDREN = Path("/proc/self/task")
 _nap = time.sleep
@@ -60,32 +62,50 @@ class Footprint:
 
 
 def left_over(before: Footprint, grace_s: float = GRACE_S) -> list[str]:
-    """What a plugin left since `before`, with a moment for what is just ending."""
-    end = time.monotonic() + grace_s
-    while (found := Footprint.now().leftovers(before)) and time.monotonic() < end:
-        _nap(0.01)
+    """What a plugin left since `before`, with a moment for what is just ending.
+
+    The moment is counted in naps: where other processes are busy, threads take longer to end.
+    """
+    found = Footprint.now().leftovers(before)
+    for _ in range(round(grace_s / NAP_S)):
+        if not found:
+            break
+        _nap(NAP_S)
+        found = Footprint.now().leftovers(before)
     return found
+
+
+@contextmanager
+def new_objects_only() -> Iterator[None]:
+    """Let footprints look at objects made from now on. A process with a model library in it has
+    half a million others, and to look at each takes longer than what is checked."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def check_life(subject: Subject) -> list[str]:
     """After stop nothing is left: no thread, descriptor, process, tensor, request or instance."""
     _warm_up(subject)
-    before = Footprint.now()
-    found = [f"after stop {each}" for each in _life(subject, before)]
-    again = [f"after a second engine's stop {each}" for each in _life(subject, Footprint.now())]
+    with new_objects_only():
+        found = [f"after stop {each}" for each in _life(subject, Footprint.now())]
+        again = [f"after a second engine's stop {each}" for each in _life(subject, Footprint.now())]
     return found or again
 
 
 def check_unstarted(subject: Subject) -> list[str]:
     """An engine that is composed and never started leaves nothing either."""
     _warm_up(subject)
-    before = Footprint.now()
-    setup = setup_of(subject, Watcher())
-    around = Surroundings(frontend=setup.frontend, tokenizer=setup.tokenizer)
-    rank = build_rank(setup.config(), setup.plugins, surroundings=around)
-    rank.stop()
-    del rank, setup, around
-    return [f"an engine that was never started: {each}" for each in left_over(before)]
+    with new_objects_only():
+        before = Footprint.now()
+        setup = setup_of(subject, Watcher())
+        around = Surroundings(frontend=setup.frontend, tokenizer=setup.tokenizer)
+        rank = build_rank(setup.config(), setup.plugins, surroundings=around)
+        rank.stop()
+        del rank, setup, around
+        return [f"an engine that was never started: {each}" for each in left_over(before)]
 
 
 def _life(subject: Subject, before: Footprint) -> list[str]:

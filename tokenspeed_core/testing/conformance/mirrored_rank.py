@@ -21,9 +21,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import msgspec
+from attrs import frozen
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
 from tokenspeed_core.composition.rank import Rank
@@ -49,11 +50,12 @@ from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
 from tokenspeed_hookspecs import Plugin, Round, hookimpl
 
-ROUNDS_S = 2.0  # what the rounds may take besides the plugin's own waiting
-MOST_ROUNDS = 2000
+ROUND_S = 2.0  # what a round may take besides the plugin's own waiting
+START_S = 30.0  # and what composing and stopping may: imports, on a machine that is busy
+MOST_ROUNDS = 10_000
 STEPS_S, STARTS_S = (0.05, 0.07), (1000.0, 5000.25)  # by rank: its clock's step a round, and start
 NAP_S = 0.001
-_nap, _now = time.sleep, time.monotonic
+_nap = time.sleep
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -68,21 +70,35 @@ def main(arguments: Sequence[str]) -> None:
         if place.exists():
             continue  # done by an earlier pair of ranks
         with place.with_suffix(f"{place.suffix}.hang").open("w") as trace:
-            faulthandler.dump_traceback_later(ROUNDS_S + 2 * job.patience_s, exit=True, file=trace)
-            mesh = PipeMesh(rank, socket.socket(fileno=fd), ROUNDS_S + job.patience_s)
-            result = _Mirror(job, mesh, suspicion=suspicion).run()
+            watchdog = Watchdog(trace)
+            mesh = PipeMesh(rank, socket.socket(fileno=fd), START_S)
+            result = _Mirror(job, mesh, suspicion=suspicion, watchdog=watchdog).run()
             faulthandler.cancel_dump_traceback_later()
         place.write_bytes(msgspec.json.encode(result))
     os._exit(0)  # whatever threads a plugin left
 
 
+@frozen
+class Watchdog:
+    """Ends the process, and leaves a traceback, when what is allowed some time takes more."""
+
+    trace: IO[str]
+
+    def allow(self, seconds: float) -> None:
+        """Begin to count anew."""
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self.trace)
+
+
 class _Mirror:
     """One job on this rank."""
 
-    def __init__(self, job: MirrorJob, mesh: PipeMesh, *, suspicion: Suspicion) -> None:
+    def __init__(
+        self, job: MirrorJob, mesh: PipeMesh, *, suspicion: Suspicion, watchdog: Watchdog
+    ) -> None:
         self.job = job
         self.mesh = mesh
         self.suspicion = suspicion
+        self.watchdog = watchdog
         self.watcher = Watcher()
         self.rounds: list[dict[str, str]] = []
         self.problems: list[str] = []
@@ -106,6 +122,7 @@ class _Mirror:
         return MirrorResult(self.rounds, calls, found, error, is_parted)
 
     def _run(self) -> None:
+        self.watchdog.allow(START_S)
         subject = Subject(
             plugin=_imported(self.job.address),
             options=self.job.options,
@@ -132,17 +149,21 @@ class _Mirror:
         try:
             self._rounds(rank, frontend, traffic=Traffic.of(subject.kinds))
         finally:
+            self.watchdog.allow(START_S)
             rank.stop()
 
     def _rounds(self, rank: Rank, frontend: ManualFrontend | None, *, traffic: Traffic) -> None:
         plane = cast(ScriptedDataPlane, rank.data_plane)
-        end, released = _now() + ROUNDS_S / 2 + self.job.patience_s, 0
+        patience_s, napped_s, released = self.job.patience_s, 0.0, 0
         for number in range(1, MOST_ROUNDS):
+            # The other rank, which waits for this one, tells of it first.
+            self.watchdog.allow(ROUND_S + 2 * patience_s)
             self.suspicion.now_s += STEPS_S[self.mesh.rank]
             if frontend is not None:
                 frontend.put(*traffic.due(number))
             is_calm = number > CALM_ROUND and not len(rank.loop.requests)
-            is_over = rank.loop.round(is_calm or _now() > end)
+            is_over = rank.loop.round(is_calm or napped_s > patience_s)
+            self.mesh.limit_s = ROUND_S + patience_s
             ended = [name for name, _ in plane.released[released:]]
             released = len(plane.released)
             self.rounds.append(_facts(rank, ended))
@@ -150,6 +171,7 @@ class _Mirror:
                 break
             if rank.loop.last_round.batch is None and number > CALM_ROUND:
                 _nap(NAP_S)
+                napped_s += NAP_S
         if left := rank.loop.requests.ids():
             held = self.watcher.held.get(left[0])
             place = f", held by stage {held!r}" if held else ""
