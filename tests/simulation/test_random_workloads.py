@@ -37,7 +37,7 @@ from tokenspeed_hookspecs import (
     hookimpl,
 )
 
-BATCHES, SEEDS_A_BATCH = 12, 20
+BATCHES, SEEDS_A_BATCH = 6, 20
 END_TOKEN = 77
 OPERATIONS = (
     ControlRequest("pause", {"mode": "abort"}),

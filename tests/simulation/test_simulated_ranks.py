@@ -20,7 +20,7 @@ from tokenspeed_core.testing.simulation.run import (
     sweep,
 )
 
-BATCHES, SEEDS_A_BATCH = 4, 15
+BATCHES, SEEDS_A_BATCH = 2, 10  # .ci/run has a thousand
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -87,6 +87,15 @@ def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert (found["seeds"], found["failures"]) == (3, {})
     assert found["tokens"] > 0
+
+
+def test_several_processes_run_the_same_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--jobs` changes how long it takes and nothing else."""
+    found = []
+    for jobs in ("1", "2"):
+        assert main(["simulate", "--seeds", "6", "--jobs", jobs, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out) | {"seconds": 0})
+    assert found[0] == found[1]
 
 
 def test_the_command_shows_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
