@@ -25,7 +25,7 @@ from tokenspeed_core import compose
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CLIENTS, TOKENS, WARM_S = 64, 12, 2.0
-LOAD_S = float(os.environ.get("TOKENSPEED_LOAD_S", "6"))
+LOAD_S = float(os.environ.get("TOKENSPEED_LOAD_S", "3"))
 # Of the front end and of the engine. The engine's memory grows in steps as batches of new sizes
 # come, by 150 MB in half a minute; this bound cannot tell a small leak from that.
 GROWTH_BYTES = (16 << 20, 256 << 20)
