@@ -24,8 +24,8 @@ SETTLING_ROUNDS = 5
 class TorchSetup:
     """What differs from the usual small engine: fp32 on the CPU, page 16, 8 requests at a time.
 
-    `scheduler`, `engine` and `data_plane` are options by name; `model` is an object to run instead
-    of a named one.
+    `scheduler`, `engine` and `data_plane` are options by name, `tables` those of plugins; `model`
+    is an object to run instead of a named one.
     """
 
     model: object = None
@@ -34,6 +34,7 @@ class TorchSetup:
     scheduler: Mapping[str, Any] = field(factory=dict)
     data_plane: Mapping[str, Any] = field(factory=dict)
     plugins: tuple[Chosen, ...] = ()
+    tables: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     tokenizer: Tokenizer | None = None
 
     def config(self) -> EngineConfig:
@@ -50,6 +51,7 @@ class TorchSetup:
             engine=EngineSection(**engine),
             scheduler=SchedulerSection(**scheduler),
             without=("batch_log", "finish_line"),
+            tables=self.tables,
             data_plane={**self.data_plane, **({"model": self.model} if self.model else {})},
         )
 
