@@ -13,7 +13,8 @@ from attrs import frozen
 from tokenspeed_core.composition.api_range import api_problems
 from tokenspeed_core.composition.selection import Candidate
 from tokenspeed_core.composition.signatures import signature_problems
-from tokenspeed_core.config.tables import from_table, to_table
+from tokenspeed_core.config.nearest import unknown
+from tokenspeed_core.config.tables import fields, from_table, to_table
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_hookspecs import Plugin
 
@@ -114,14 +115,23 @@ def _attribute_problems(plugin: type[Plugin]) -> list[str]:
         "after": _is_names,
         "features": _is_names,
         "version": lambda value: isinstance(value, str),
+        "shorthand": lambda value: isinstance(value, str),
         "Options": attrs.has,
     }
-    expected = {"version": "a text", "Options": "an attrs class"}
-    return [
+    expected = {"version": "a text", "shorthand": "a text", "Options": "an attrs class"}
+    return [*_shorthand_problems(plugin)] + [
         f"{key}: expected {expected.get(key, 'a tuple of names')}, got {getattr(plugin, key)!r}"
         for key, is_right in wanted.items()
         if not is_right(getattr(plugin, key))
     ]
+
+
+def _shorthand_problems(plugin: type[Plugin]) -> list[str]:
+    option, options = plugin.shorthand, plugin.Options
+    if not isinstance(option, str) or not option or not attrs.has(options):
+        return []
+    known = list(fields(options))
+    return [] if option in known else [f"shorthand: {unknown('option', option, known=known)}"]
 
 
 def _is_names(value: object) -> bool:

@@ -16,6 +16,11 @@ import attrs
 from tokenspeed_core.composition.plugin_class import find_class
 from tokenspeed_core.composition.resolve import examine
 from tokenspeed_core.composition.selection import Chosen, select
+from tokenspeed_core.composition.shorthands import (
+    add_shorthands,
+    find_shorthands,
+    with_shorthands,
+)
 from tokenspeed_core.config import EngineConfig, add_flags, add_table_flags, from_flags
 from tokenspeed_core.config.flags import reject_unknown
 from tokenspeed_core.errors import CompositionError
@@ -38,14 +43,17 @@ def parse(
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_flags(first)
+    short = find_shorthands(arguments, taken=parser)
+    for each in (first, parser):
+        add_shorthands(each, short)
     chosen, _ = first.parse_known_args(arguments)
-    config = from_flags(chosen)
+    config = with_shorthands(from_flags(chosen), chosen, shorthands=short)
     add_plugin_flags(parser, config, plugins=plugins)
     if add_more is not None:
         add_more(parser, config)
     namespace, extras = parser.parse_known_args(arguments)
     reject_unknown(parser, extras)
-    return namespace, from_flags(namespace)
+    return namespace, with_shorthands(from_flags(namespace), namespace, shorthands=short)
 
 
 def add_plugin_flags(

@@ -23,7 +23,7 @@ def _option(default: Any, words: str, **limits: Any) -> Any:
 class L3Options(Plugin.Options):
     """Where objects are kept, what they are called, and how much may be under way."""
 
-    store: str = _option("", "where: file:/path, redis://host:port/0, memory:name, ...")
+    store: str = _option("", "file:/path, redis://host:port/0, memory:name, ...")
     store_options: Mapping[str, Any] = field(factory=dict, metadata={"help": "the store's options"})
     required: bool = _option(True, "do not start without the store")
     deployment_id: str = _option("", "engines of one name share; the model's name without it")
