@@ -77,7 +77,7 @@ class Connection:
         """Connect and introduce oneself. OSError: nobody answers; ReplyError: refused."""
         server = self.server
         self._socket = _connect(server)
-        self._reader = self._socket.makefile("rb", buffering=BUFFER)
+        self._reader = self._socket.makefile("rb")
         try:
             if server.password:
                 user = [server.username.encode()] if server.username else []
