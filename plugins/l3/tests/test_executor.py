@@ -207,6 +207,15 @@ def test_a_page_that_is_both_there_and_bad_is_bad(bench: MakeBench) -> None:
     assert here.answers[1].failed == b"\0\1"
 
 
+def test_a_put_that_failed_by_key_is_not_a_bad_object(bench: MakeBench) -> None:
+    """The scheduler takes failures of gets only; what was not stored is simply not there."""
+    here = bench()
+    here.store.answer = lambda call, num_keys: IoResult([True, True], [False, True])
+    here.submit(1, PUT, 1, 2)
+    assert here.answered(1) == ([1, 0], True)
+    assert here.answers[1].failed == b"\0\0"
+
+
 def test_more_than_the_scheduler_may_have_open_is_a_fault(bench: MakeBench) -> None:
     """The bound is the scheduler's own, so passing it is an error of ours."""
     here = bench(ScriptedStore(shut={"get"}), max_operations=2)

@@ -102,11 +102,12 @@ class Job:
                 f"asked for {len(asked)} keys, it answered for {len(result.success)} and told "
                 f"{len(result.failed)} failures"
             )
-        failed = bytearray(len(self.operation.keys))
-        for at, is_bad in zip(asked, result.failed, strict=False):
-            failed[at] = bool(is_bad)
-        success = bytearray(b"\1" * len(failed) if self.kind is PUT else bytes(len(failed)))
-        for at, is_good in zip(asked, result.success, strict=True):
-            success[at] = bool(is_good) and not failed[at]
+        # The scheduler takes failures of gets only; what was not put is not there, and no more.
+        bad = [bool(each) for each in result.failed] or [False] * len(asked)
+        size = len(self.operation.keys)
+        failed, success = bytearray(size), bytearray(b"\1" * size)
+        for at, is_good, is_bad in zip(asked, result.success, bad, strict=True):
+            success[at] = bool(is_good) and not is_bad
+            failed[at] = is_bad and self.kind is GET
         is_retired = bool(result.is_retired)
         return Completion(self.operation.op_id, bytes(success), bytes(failed), is_retired)
