@@ -13,8 +13,8 @@ from attrs import define, field
 
 from tokenspeed_grammar.backend import GrammarError
 
-SPACES = r"\t-\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}\u{feff}"
-LINE_ENDS = r"\n\r\u{2028}\u{2029}"
+SPACES = "\\t-\\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+LINE_ENDS = "\\n\\r\u2028\u2029"
 KNOWN_LETTERS = frozenset("bBcdDfknpPrsStuvwWx")
 SETS = frozenset("dDpPsSwW")
 # Most patterns mean the same in both, and a look at them costs little.
