@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """What a second rank costs, in a process of its own on this host.
 
-    python tests/benchmarks/ranks_cost.py [--json] [--exchanges 4000] [--rounds 2400]
+    python tests/benchmarks/ranks_cost.py [--json] [--exchanges 4000] [--rounds 2400] [--unpinned]
 
 The relay of an idle round is compared with a bare ZMQ ping-pong: as a broadcast that the follower
 answers with an empty payload, and as the gather it is once a plugin reports. A round of 64 rows
 over the scripted plane is compared with the same round on one rank; both ranks must have ended it.
-The alternatives take turns. Each rank keeps to a processor of its own: left alone, Linux often runs
-both on one, since they wake each other. The ratios are medians over turns that were neighbours.
+The alternatives take turns. Each rank keeps to a processor of its own, unless `--unpinned`: left
+alone, Linux often runs both on one, since they wake each other. The ratios are medians over turns
+that were neighbours.
 """
 
 from __future__ import annotations
@@ -194,9 +195,10 @@ def keep_processor(rank: int) -> None:
     os.sched_setaffinity(0, {processors[rank % len(processors)]})
 
 
-def follow(folder: Path, orders: Connection) -> None:
+def follow(folder: Path, orders: Connection, is_pinned: bool) -> None:
     """Be the second rank: take turns until there are no more orders."""
-    keep_processor(1)
+    if is_pinned:
+        keep_processor(1)
     with side(1, folder) as own:
         turns = own.turns()
         while (order := orders.recv()) is not None:
@@ -206,11 +208,11 @@ def follow(folder: Path, orders: Connection) -> None:
 
 
 @contextmanager
-def follower(folder: Path) -> Iterator[Connection]:
+def follower(folder: Path, *, is_pinned: bool) -> Iterator[Connection]:
     """The second rank's process, and where it takes orders."""
     spawning = multiprocessing.get_context("spawn")
     ours, theirs = spawning.Pipe()
-    process = spawning.Process(target=follow, args=(folder, theirs), daemon=True)
+    process = spawning.Process(target=follow, args=(folder, theirs, is_pinned), daemon=True)
     process.start()
     try:
         yield ours
@@ -220,16 +222,17 @@ def follower(folder: Path) -> Iterator[Connection]:
         process.kill()
 
 
-def measure(exchanges: int, rounds: int) -> list[Cost]:
+def measure(exchanges: int, rounds: int, *, is_pinned: bool) -> list[Cost]:
     """Every turn of both processes, and of one rank alone."""
     alone = scripted_rank(SingleRank(), EngineSection(data_plane="scripted"))
     counts = {ONE_RANK: rounds // TURNS, TWO_RANKS: rounds // TURNS}
     with (
         tempfile.TemporaryDirectory(prefix="ts-") as name,
-        follower(Path(name)) as orders,
+        follower(Path(name), is_pinned=is_pinned) as orders,
         side(0, Path(name)) as own,
     ):
-        keep_processor(0)  # now that the follower did not inherit it
+        if is_pinned:
+            keep_processor(0)  # now that the follower did not inherit it
         alternatives = {
             kind: together(kind, turn, orders=orders) for kind, turn in own.turns().items()
         }
@@ -294,8 +297,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--exchanges", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=2400)
+    parser.add_argument("--unpinned", action="store_true", help="on whatever processors")
     given = parser.parse_args()
-    costs = measure(given.exchanges, given.rounds)
+    costs = measure(given.exchanges, given.rounds, is_pinned=not given.unpinned)
     if given.json:
         for cost in costs:
             print(json.dumps(asdict(cost)), flush=True)
