@@ -57,12 +57,12 @@ class Directory:
         """Where the object of a key is; always below the root, whatever the key."""
         namespace, slash, name = key.partition("/")
         place = hashlib.blake2b(name.encode(), digest_size=2).hexdigest()
-        file = _file_name(name) if slash else HASHED
+        file = safe_name(name) if slash else HASHED
         return f"{self.namespace(namespace)}/{place[:2]}/{place[2:]}/{file}"
 
     def namespace(self, name: str) -> str:
         """Where the objects of a namespace are."""
-        return f"{self.root}/{_file_name(name)}"
+        return f"{self.root}/{safe_name(name)}"
 
     def prepare(self) -> None:
         """Make the directory, or see that it is one. StoreError: it is something else."""
@@ -240,7 +240,8 @@ def _names(path: str) -> list[str]:
         return []
 
 
-def _file_name(text: str) -> str:
+def safe_name(text: str) -> str:
+    """A text as a name in a directory or bucket; equal names only for equal texts."""
     if PLAIN.fullmatch(text):
         return text
     return HASHED + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
