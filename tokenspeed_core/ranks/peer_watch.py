@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -16,11 +16,12 @@ Hear = Callable[[int, str], None]
 
 
 class PeerWatch:
-    """Reads the monitors of connections, by peer, and tells of each end once."""
+    """Reads the monitors of connections, each with its peer, and tells of each peer's end once."""
 
-    def __init__(self, monitors: Mapping[int, zmq.Socket[bytes]], hear: Hear) -> None:
-        self._monitors = monitors
+    def __init__(self, monitors: Sequence[tuple[int, zmq.Socket[bytes]]], hear: Hear) -> None:
+        self._monitors = [*monitors]
         self._hear = hear
+        self._ended: set[int] = set()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peer-watch", daemon=True)
         self._thread.start()
@@ -33,12 +34,17 @@ class PeerWatch:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for monitor in self._monitors.values():
+        for _, monitor in self._monitors:
             poller.register(monitor, zmq.POLLIN)
         while not self._is_closing.is_set():
             ready = dict(poller.poll(POLL_MS))
-            for peer, monitor in self._monitors.items():
+            for peer, monitor in self._monitors:
                 if monitor in ready:
                     parse_monitor_message(monitor.recv_multipart())
                     poller.unregister(monitor)
-                    self._hear(peer, BROKEN)
+                    self._tell(peer)
+
+    def _tell(self, peer: int) -> None:
+        if peer not in self._ended:
+            self._ended.add(peer)
+            self._hear(peer, BROKEN)

@@ -3,6 +3,10 @@
 
 ZMQ's own heartbeats run on its I/O thread, so a rank that computes for long is still heard, and one
 that is killed or stopped is noticed in seconds. What a peer sent before it was gone is still read.
+
+A heartbeat waits behind what a connection could not write yet, and is not missed until it was sent:
+a stopped peer that is sent much would never be noticed. So each peer has a second connection, its
+pulse, that carries nothing else.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ class ZmqMesh:
     _context: zmq.Context[zmq.Socket[bytes]] = field(factory=zmq.Context, init=False)
     _router: zmq.Socket[bytes] = field(init=False)
     _dealers: dict[int, zmq.Socket[bytes]] = field(factory=dict, init=False)
-    _monitors: dict[int, zmq.Socket[bytes]] = field(factory=dict, init=False)
+    _pulses: list[zmq.Socket[bytes]] = field(factory=list, init=False)
+    _monitors: list[tuple[int, zmq.Socket[bytes]]] = field(factory=list, init=False)
     _arrived: dict[int, deque[bytes]] = field(factory=dict, init=False)
     _ended: dict[int, str] = field(factory=dict, init=False)
     _greeted: set[int] = field(factory=set, init=False)
@@ -113,8 +118,10 @@ class ZmqMesh:
         """Close every socket; farewells have a moment to leave."""
         if self._watch is not None:
             self._watch.close()
-        for peer, monitor in self._monitors.items():
-            self._dealers[peer].disable_monitor()
+        if self._monitors:
+            for watched in (*self._dealers.values(), *self._pulses):
+                watched.disable_monitor()
+        for _, monitor in self._monitors:
             monitor.close(linger=0)
         self._monitors.clear()
         self._context.destroy(linger=int(self.limits.linger_s * 1000))
@@ -122,13 +129,20 @@ class ZmqMesh:
     # ---------------------------------------------------------------------------------------------
 
     def _dial(self, peer: int, address: str) -> None:
+        identity = self.rank.to_bytes(4, "little")
+        self._dealers[peer] = self._connected(peer, address, identity=identity)
+        self._pulses.append(self._connected(peer, address))
+        self._arrived[peer] = deque()
+
+    def _connected(self, peer: int, address: str, *, identity: bytes = b"") -> zmq.Socket[bytes]:
+        """A connection to a peer that is watched; without an identity the peer hears nothing."""
         dealer = self._context.socket(zmq.DEALER)
         self._limit_life(dealer)
-        dealer.setsockopt(zmq.IDENTITY, self.rank.to_bytes(4, "little"))
-        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        if identity:
+            dealer.setsockopt(zmq.IDENTITY, identity)
+        self._monitors.append((peer, dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
         dealer.connect(address)
-        self._dealers[peer], self._monitors[peer] = dealer, monitor
-        self._arrived[peer] = deque()
+        return dealer
 
     def _limit_life(self, socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(self.limits.beat_s * 1000))
