@@ -147,7 +147,7 @@ def test_a_detached_request_runs_without_the_store() -> None:
 
 @pytest.mark.parametrize("exist", [(0, 0, 0, 0), (1, 1, 1, 1), None])
 def test_who_waits_for_a_store_runs_once_it_is_forbidden(exist: Sequence[int] | None) -> None:
-    """Whether its answer comes with that round or not; while forwards are forbidden too it stays."""
+    """Whether its answer comes with that round or not; while forwards are forbidden it stays."""
     driven = Driven()
     query = asked(driven, 65)
     frozen = driven.round(tick=StorageTick(allow_forward=False, allow_storage=False))

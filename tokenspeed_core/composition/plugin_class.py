@@ -127,7 +127,7 @@ def _attribute_problems(plugin: type[Plugin]) -> list[str]:
 
 
 def _shorthand_problems(plugin: type[Plugin]) -> list[str]:
-    option, options = plugin.shorthand, plugin.Options
+    option, options = getattr(plugin, "shorthand", ""), plugin.Options
     if not isinstance(option, str) or not option or not attrs.has(options):
         return []
     known = list(fields(options))

@@ -50,9 +50,9 @@ class StorageOperation:
 class StorageResult:
     """How an operation ended, in the order of its keys.
 
-    `success`: it exists, it landed whole, it is stored. `failed`, of a get only: the object itself is
-    bad and is not asked for again. With `is_retired` false a transport may still touch the host pages: the
-    scheduler never gives those out again, and puts nothing away any more.
+    `success`: it exists, it landed whole, it is stored. `failed`, of a get only: the object itself
+    is bad and is not asked for again. With `is_retired` false a transport may still touch the host
+    pages: the scheduler never gives those out again, and puts nothing away any more.
     """
 
     op_id: int

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from tokenspeed_core.testing import PluginContract
 from tokenspeed_l3.plugin import L3
 
@@ -11,4 +14,4 @@ class TestConformance(PluginContract):
     """With pages that even short prompts ask for."""
 
     plugin = L3
-    options = {"store": "memory", "min_prefetch_tokens": 1}
+    options: ClassVar[Mapping[str, Any]] = {"store": "memory", "min_prefetch_tokens": 1}
