@@ -10,12 +10,12 @@ import pytest
 from attrs import evolve
 
 from tokenspeed_core.client import Addresses, ClientConfig, EngineClient, private_addresses
+from tokenspeed_core.keyed_address import ListenKey
 from tokenspeed_core.testing import request
 from tokenspeed_core.testing.served_engine import until
 from tokenspeed_core.testing.wire_engine import WireEngine, bound_client, wire_engines
 from tokenspeed_core.wire.frontend import ZmqFrontend
 from tokenspeed_core.wire.handshake import ParallelSizes, pack_ready, pack_status
-from tokenspeed_core.wire.secrets import ListenKey
 from tokenspeed_hookspecs import EngineInfo, EngineUnavailableError, FinishKind
 
 INFO = EngineInfo(

@@ -218,12 +218,33 @@ def test_junk_from_a_stranger_ends_nobody(count: int, tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_tcp_address_without_a_port_gets_one() -> None:
-    """Ranks on other hosts connect to the port that was free."""
-    mesh = ZmqMesh(0)
-    address = mesh.bind("tcp://127.0.0.1")
-    assert int(address.rpartition(":")[2]) > 0
-    mesh.close()
+def test_a_tcp_address_gets_a_port_and_a_key() -> None:
+    """Ranks on other hosts connect to the port that was free, and exchange what ranks do."""
+    meshes = [ZmqMesh(rank, b"secret", LIMITS) for rank in range(2)]
+    bound = {mesh.rank: mesh.bind("tcp://127.0.0.1") for mesh in meshes}
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda mesh: mesh.connect(bound), meshes))
+    found = on_all(meshes, lambda mesh: MeshGroup(mesh, (0, 1)).gather(b"%d" % mesh.rank))
+    assert found == [[b"0", b"1"]] * 2
+    place, _, key = bound[0].partition("#")
+    assert int(place.rpartition(":")[2]) > 0
+    assert len(key) == 40
+    for mesh in meshes:
+        mesh.close()
+
+
+def test_who_lacks_the_key_of_a_tcp_address_cannot_connect() -> None:
+    """The deployment's secret alone does not do: nothing of a stranger's is read."""
+    limits = MeshLimits(connect_s=0.5)
+    here, stranger = (ZmqMesh(rank, b"secret", limits) for rank in range(2))
+    bound = {mesh.rank: mesh.bind("tcp://127.0.0.1").partition("#")[0] for mesh in (here, stranger)}
+    try:
+        for mesh in (stranger, here):
+            with pytest.raises(RankError, match=r"nothing for|connection broke"):
+                mesh.connect(bound)
+    finally:
+        here.close()
+        stranger.close()
 
 
 def test_groups_follow_the_topology() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from tokenspeed_core.wire.secrets import ListenKey
+from tokenspeed_core.keyed_address import ListenKey
 
 MAX_IPC_PATH = 100  # the kernel's limit is 108, with a terminator
 SOCKET_NAMES = ("handshake", "input", "output")

@@ -7,7 +7,7 @@ import zmq
 from attrs import frozen
 
 from tokenspeed_core.client.addresses import Addresses
-from tokenspeed_core.wire.secrets import ListenKey, shown
+from tokenspeed_core.keyed_address import ListenKey, shown
 
 MAX_HANDSHAKE_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 30

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 import zmq
 from attrs import define, field, frozen
 
+from tokenspeed_core.keyed_address import ListenKey, connect
 from tokenspeed_core.ranks.mesh import RankError
 from tokenspeed_core.ranks.peer_watch import PeerWatch
 
@@ -69,15 +70,17 @@ class ZmqMesh:
     _limit_ms: int = field(default=-1, init=False)
 
     def bind(self, address: str) -> str:
-        """Listen; a tcp address may leave the port out, and the real one is returned."""
+        """Listen, and return the address for the peers. A tcp address may leave the port out; the
+        one returned has it, and a key without which nobody can connect."""
         self._router = self._context.socket(zmq.ROUTER)
         self._limit_life(self._router)
-        if address.startswith("tcp://") and address.count(":") < 2:
-            port = self._router.bind_to_random_port(address)
-            address = f"{address}:{port}"
-        else:
+        if not address.startswith("tcp://"):
             self._router.bind(address)
-        return address
+            return address
+        key = ListenKey.new()
+        key.guard(self._router)
+        self._router.bind(address if address.count(":") > 1 else f"{address}:*")
+        return key.told(self._router.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def connect(
         self, addresses: Mapping[int, str], check: Callable[[], None] = lambda: None
@@ -141,7 +144,7 @@ class ZmqMesh:
         if identity:
             dealer.setsockopt(zmq.IDENTITY, identity)
         self._monitors.append((peer, dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
-        dealer.connect(address)
+        connect(dealer, address)
         return dealer
 
     def _limit_life(self, socket: zmq.Socket[bytes]) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 import zmq
 from attrs import define, field
 
+from tokenspeed_core.keyed_address import shown
 from tokenspeed_core.wire.dialer import Dialer
 from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import Init, pack_identity, pack_init
 from tokenspeed_core.wire.link import Link
 from tokenspeed_core.wire.mailbox import Mailbox
 from tokenspeed_core.wire.packing import WireError
-from tokenspeed_core.wire.secrets import shown
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_core.wire.traffic import Traffic
 from tokenspeed_hookspecs import EngineInfo, Load

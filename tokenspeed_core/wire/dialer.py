@@ -13,11 +13,11 @@ from collections.abc import Callable
 import zmq
 from attrs import define
 
+from tokenspeed_core.keyed_address import shown
 from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import HELLO, READY, Init, pack_status, unpack_init
 from tokenspeed_core.wire.mailbox import Mailbox
 from tokenspeed_core.wire.packing import WireError
-from tokenspeed_core.wire.secrets import shown
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_core.wire.sockets import WatchedSocket, milliseconds
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.keyed_address import shown
 from tokenspeed_core.wire.carrier import Carrier
 from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import Init, ParallelSizes, pack_ready
 from tokenspeed_core.wire.mailbox import Mailbox, PostedBatch
-from tokenspeed_core.wire.secrets import shown
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_hookspecs import ControlReply, EngineInfo, Load, Message, OutputBatch
 

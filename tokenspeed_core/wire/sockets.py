@@ -16,8 +16,8 @@ from contextlib import suppress
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from tokenspeed_core.keyed_address import connect, shown
 from tokenspeed_core.wire.packing import WireError
-from tokenspeed_core.wire.secrets import connect, shown
 
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 LOST = (
