@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from tokenspeed_hookspecs import (
+    CliCommand,
     Engine,
     HostPages,
     Plugin,
@@ -99,6 +100,12 @@ class L3(Plugin):
         if not scheduler.get("prefix_cache", True):
             problems.append("it keeps prefixes, which scheduler.prefix_cache = false leaves out")
         return problems
+
+    @hookimpl
+    def cli_commands(self) -> Sequence[CliCommand]:
+        from tokenspeed_l3.command import run
+
+        return [CliCommand("l3", "look into a store: ls, stats, verify, prune", run)]
 
     @hookimpl
     def configure_scheduler(self, settings: SchedulerSettings) -> None:

@@ -13,8 +13,8 @@ from tokenspeed_l3.frames import head_of, head_size
 from tokenspeed_l3.stores.directory import NO_SPACE, Directory, Workspace, remove_file, space_of
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# How often a directory may vanish between its making and the renaming into it.
-ATTEMPTS = 4
+# A directory may vanish between its making and the renaming into it, because it was empty.
+ATTEMPTS = 8
 
 
 @define(eq=False)
@@ -44,15 +44,16 @@ class Draft:
     def publish(self, directory: Directory) -> None:
         """Give it its name, at which there may be the same object already."""
         target = directory.path(self.key)
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
+                if attempt:
+                    directory.make_parents(target)
                 os.rename(self.path, target)
                 self.is_stored = True
                 return
             except FileNotFoundError:
-                directory.make_parents(target)
-        os.rename(self.path, target)
-        self.is_stored = True
+                if attempt == ATTEMPTS - 1:
+                    raise
 
     def discard(self) -> None:
         """Close it, and delete what did not get its name."""

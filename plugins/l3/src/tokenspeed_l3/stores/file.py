@@ -74,7 +74,6 @@ class FileStore:
         with self._errors():
             self._workspace.open()
             self._tally.add(0)
-        self._janitor.start()
 
     @property
     def failures_retire(self) -> bool:
@@ -100,6 +99,7 @@ class FileStore:
         pairs = list(zip(keys, pages, strict=True))
         success: list[bool] = []
         with self._calls, self._errors():
+            self._janitor.begin()
             for start in range(0, len(pairs), CHUNK):
                 success += self._put(pairs[start : start + CHUNK])
         return IoResult(success)

@@ -32,6 +32,8 @@ from tokenspeed_l3.stores.directory import (
 HIGH, LOW = 0.95, 0.85
 # How many files it looks at before it lets the others run, and how long.
 TURN, PAUSE_S = 64, 0.001
+# An empty directory that changed within this time may be about to be used.
+SETTLED_S = 60.0
 
 
 class _File(NamedTuple):
@@ -42,7 +44,10 @@ class _File(NamedTuple):
 
 @define(eq=False)
 class Janitor:
-    """Cleans when asked, in the background; `evicted` counts objects."""
+    """Cleans when asked, in the background; `evicted` counts objects.
+
+    Only one that puts drops objects for room: who merely looks may not know the limit.
+    """
 
     directory: Directory
     tally: Tally
@@ -51,34 +56,39 @@ class Janitor:
     evicted: int = field(init=False, default=0)
     _asked: threading.Event = field(init=False, factory=threading.Event)
     _stopping: threading.Event = field(init=False, factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
+    _puts: threading.Event = field(init=False, factory=threading.Event)
+    _thread: threading.Thread | None = field(init=False, default=None)
+    _starting: threading.Lock = field(init=False, factory=threading.Lock)
 
-    def __attrs_post_init__(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="l3-janitor", daemon=True)
-
-    def start(self) -> None:
-        """Begin, with a first cleaning, which also counts anew what is there."""
-        self._asked.set()
-        self._thread.start()
+    def begin(self) -> None:
+        """Learn that objects are put from now on: the first time all that is there is counted."""
+        if not self._puts.is_set():
+            self._puts.set()
+            self.ask()
 
     def ask(self) -> None:
         """Clean soon."""
         self._asked.set()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="l3-janitor", daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
         """Stop after the file at hand."""
         self._stopping.set()
         self._asked.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
-    def clean(self) -> None:
-        """Clean now, unless another does."""
+    def _clean(self) -> None:
         with locked(f"{self.directory.root}/{PRIVATE}/cleaning", wait=False) as fd:
             if fd is None:
                 return
             self._delete_removed()
             sweep_drafts(self.directory)
-            self._evict()
+            if self._puts.is_set():
+                self._evict()
 
     def has_room(self, size: int) -> bool:
         """Whether the disk has so much besides what is to stay free."""
@@ -91,7 +101,7 @@ class Janitor:
             if self._stopping.is_set():
                 return
             try:
-                self.clean()
+                self._clean()
             except OSError:
                 # The calls meet the same error and tell it; the next one asked cleans again.
                 continue
@@ -157,9 +167,12 @@ def _entries(path: str) -> Iterator[_File]:
 
 
 def _prune(path: str) -> None:
-    """Delete a directory and those above it up to the namespace's, as far as they are empty."""
+    """Delete a directory and those above it up to the namespace's, as far as they are empty and
+    nobody just made them."""
     for _ in range(3):
         try:
+            if time.time() - os.stat(path).st_mtime < SETTLED_S:
+                return
             os.rmdir(path)
         except OSError:
             return
