@@ -205,8 +205,9 @@ def test_no_time_and_no_pages_divide_nothing(watched: Watched) -> None:
 
 
 def test_the_data_parallel_rank_is_named(watched: Watched) -> None:
-    """With data parallelism a line says whose it is."""
-    watched.ranks = ranks_with(dp=1)
+    """With data parallelism a line says which replica's it is, whatever ranks each has."""
+    watched.ranks = ranks_with(replica=0, dp=2)
+    watched.ranks.rank = 2
     forward(batch_log(watched), batch_of([PROMPT]))
     assert watched.lines[0].startswith("Prefill batch DP rank 1, #new-seq: 1")
 
@@ -251,6 +252,13 @@ def finish(watched: Watched, finished: FinishedRequest, *, stats: bool) -> list[
 def test_the_line_without_statistics(watched: Watched) -> None:
     """The id, and no accepted drafts without speculation."""
     assert finish(watched, FINISHED, stats=False) == ["Req: r Finish! Accept_num_tokens_avg: 0.0"]
+
+
+def test_statistics_tell_where_cached_tokens_were(watched: Watched) -> None:
+    """By tier, behind all else, where they were not all on the device."""
+    tiered = evolve(FINISHED, cached_by_tier={"device": 1, "host": 4})
+    (line,) = finish(watched, tiered, stats=True)
+    assert line.endswith("cache_tokens_device=1, cache_tokens_host=4)")
 
 
 def test_a_request_without_a_commit_has_no_short_line(watched: Watched) -> None:

@@ -34,8 +34,9 @@ class BatchLog(Plugin):
         super().__init__(options, engine)
         # One line a replica: its first member speaks.
         self._speaks = options.enabled and engine.ranks.replica.index == 0
-        dp = engine.ranks.dp
-        self._label = "" if dp is None else f" DP rank {dp.index}"
+        ranks = engine.ranks
+        number = ranks.rank // ranks.replica.size
+        self._label = "" if ranks.dp is None else f" DP rank {number}"
         self._prefilling: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._num_forwards = 0
         self._since = engine.clock()

@@ -33,8 +33,8 @@ class KvEvents(Plugin):
     def __init__(self, options: EventOptions, engine: Engine) -> None:
         super().__init__(options, engine)
         self._feed: Feed | None = None
-        dp = engine.ranks.dp
-        self._dp_rank = dp.index if dp is not None else 0
+        # Readers count replicas, whatever ranks each has.
+        self._dp_rank = engine.ranks.rank // engine.ranks.replica.size
 
     # --- composition -----------------------------------------------------------------------------
 

@@ -102,8 +102,9 @@ class Metrics(Plugin):
     def start(self) -> None:
         if not self._records:
             return
-        dp, model = self.engine.ranks.dp, self.engine.model
-        labels = {"model_name": model.name, "engine": str(dp.index if dp is not None else 0)}
+        ranks = self.engine.ranks
+        number = ranks.rank // ranks.replica.size  # of this replica among the data-parallel ones
+        labels = {"model_name": self.engine.model.name, "engine": str(number)}
         self._exposition = Exposition(
             self._catalogue, {**labels, **self.options.labels}, self._aliases
         )
@@ -114,7 +115,8 @@ class Metrics(Plugin):
         registry.register(self._exposition)
         self._exporters = make_exporters(self.options.exporters, registry)
         if self.options.port:
-            http = HttpExporter(registry, host=self.options.host, port=self.options.port)
+            port = self.options.port + number
+            http = HttpExporter(registry, host=self.options.host, port=port)
             self._exporters.append(http)
         for exporter in self._exporters:
             exporter.start()
