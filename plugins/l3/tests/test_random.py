@@ -171,9 +171,15 @@ def test_many_requests_that_share_pages_survive_a_failed_load(deploy: Deploy) ->
     first.settle()
     for landing in range(8):
         deployment = deploy(ScriptedStore(store.objects, landing=landing))
-        deployment.world.put(*(request(f"q{i}", range(1, 120), budget=4) for i in range(3)))
-        received = deployment.engine.received
-        deployment.until(lambda: all(received[f"q{i}"].finish for i in range(3)))  # noqa: B023 - called in the loop
-        assert [received[f"q{i}"].tokens for i in range(3)] == [telling_tokens(4)] * 3
+        share_a_prefix(deployment)
         deployment.settle()
         assert deployment.held == [0]
+
+
+def share_a_prefix(deployment: Any) -> None:
+    """Three requests of one prompt at once get their tokens."""
+    names = ["q0", "q1", "q2"]
+    deployment.world.put(*(request(name, range(1, 120), budget=4) for name in names))
+    received = deployment.engine.received
+    deployment.until(lambda: all(received[name].finish for name in names))
+    assert [received[name].tokens for name in names] == [telling_tokens(4)] * 3

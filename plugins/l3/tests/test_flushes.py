@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""Flushes and new weights: what is forgotten, and what is not stored under a wrong name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tokenspeed_core.ranks.topology import Topology
+from tokenspeed_core.testing import request
+from tokenspeed_l3.testing import ScriptedStore
+
+Deploy = Callable[..., Any]
+PROMPT = range(1, 66)
+
+
+def fill(deploy: Deploy, store: ScriptedStore, topology: Topology | None = None) -> None:
+    """Leave the prompt's pages in a store."""
+    deployment = deploy(store, topology)
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    assert store.objects
+
+
+def test_a_flush_removes_the_namespace(deploy: Deploy) -> None:
+    """Afterwards no engine finds the pages, and another deployment's are still there."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    other = deploy(store, deployment_id="other")
+    other.ask("theirs", PROMPT, budget=4)
+    other.settle()
+    deployment = deploy(store)
+    assert deployment.operate("flush_cache").success
+    assert {key.partition("-")[0] for key in store.objects} == {"other"}
+    deployment.ask("second", PROMPT, budget=4)
+    assert deployment.cached("second") == 0
+
+
+def test_a_flush_that_fails_on_one_rank_leaves_all_as_it_was(deploy: Deploy) -> None:
+    """The reply says so, and the device's prefixes are still used."""
+    stores = [ScriptedStore(), ScriptedStore(down={"remove"})]
+    deployment = deploy(stores, Topology(tp=2))
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    assert not deployment.operate("flush_cache").success
+    deployment.ask("second", PROMPT, budget=4)
+    assert deployment.cached("second") > 0
+
+
+@pytest.mark.parametrize("topology", [Topology(), Topology(dp=2)])
+def test_flushed_weights_have_a_namespace_of_their_own(deploy: Deploy, topology: Topology) -> None:
+    """After the update nothing of the old weights is found, and both versions are kept apart."""
+    store = ScriptedStore()
+    deployment = deploy(store, topology)
+    deployment.ask("old", PROMPT, budget=4)
+    deployment.settle()
+    before = deployment.plugin().namespace
+    update = {"model_path": "x", "load_format": "auto", "weight_version": "v2"}
+    assert deployment.operate("update_weights_from_disk", **update).success
+    assert len({deployment.plugin(rank).namespace for rank in range(topology.world_size)}) == 1
+    assert deployment.plugin().namespace != before
+    deployment.ask("new", PROMPT, budget=4)
+    assert deployment.cached("new") == 0
+    deployment.settle()
+    assert {key.partition("/")[0] for key in store.objects} == {deployment.plugin().namespace}
+
+
+def test_a_flushed_update_without_a_version_is_refused_before_it_loads(deploy: Deploy) -> None:
+    """The old weights stay in place."""
+    deployment = deploy(ScriptedStore())
+    reply = deployment.operate("update_weights_from_disk", model_path="x")
+    assert (reply.success, "weight_version" in reply.message) == (False, True)
+    assert deployment.engine.plane.asked.done == []
+
+
+def test_after_an_update_without_a_flush_nothing_is_stored_until_one(deploy: Deploy) -> None:
+    """Old pages are still cached, and must not get the new version's name."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    update = {"model_path": "x", "weight_version": "v2", "flush_cache": False}
+    assert deployment.operate("update_weights_from_disk", **update).success
+    deployment.ask("mixed", PROMPT, budget=4)
+    deployment.settle()
+    assert (store.calls["query"], store.calls["put"]) == (0, 0)
+    assert deployment.operate("flush_cache").success
+    deployment.ask("clean", PROMPT, budget=4)
+    deployment.settle()
+    assert all("-v2-" in key for key in store.objects)
+    assert store.objects
+
+
+def test_requests_that_run_on_through_a_flushed_update_are_not_stored(deploy: Deploy) -> None:
+    """Their pages are of both weights; only a flush without them lets anything be stored again."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    deployment.world.put(request("running", 40, budget=200))
+    deployment.until(lambda: deployment.engine.received["running"].chunks)
+    update = {"model_path": "x", "weight_version": "v2"}
+    reply = deployment.operate("update_weights_from_disk", **update)
+    puts = store.calls["put"]
+    deployment.until(lambda: deployment.engine.received["running"].finish)
+    deployment.settle()
+    if reply.success:
+        assert store.calls["put"] == puts
+    assert not any("-v2-" in key for key in store.objects)
+    assert deployment.operate("flush_cache").success
+    deployment.ask("clean", PROMPT, budget=4)
+    deployment.settle()
+    assert store.objects
