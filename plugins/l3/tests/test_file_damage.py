@@ -307,6 +307,7 @@ def test_a_killed_writer_leaves_nothing_half(tmp_path: Path) -> None:
             for key, (data, _) in zip(keys, result, strict=True)
         )
         drafts = tmp_path / PRIVATE / "tmp"
+        put(store, names("next", 1), size=size)  # one that only reads cleans nothing
         wait_for(lambda drafts=drafts: len(list(drafts.iterdir())) <= 2)  # type: ignore[misc]  # called here
         store.close()
         assert not list(drafts.iterdir())

@@ -16,7 +16,8 @@ from typing import ClassVar
 from attrs import define, field, frozen
 from attrs.validators import gt
 
-from tokenspeed_l3.store import IoResult, StoredObject, StoreError
+from tokenspeed_l3.calls import RunningCalls
+from tokenspeed_l3.store import IoResult, StoredObject
 from tokenspeed_l3.store_options import read_options
 
 
@@ -66,10 +67,9 @@ class _Shelf:
     def get(self, key: str) -> bytes | None:
         """An object, which is thereby the last used one."""
         with self.lock:
-            if (entry := self.entries.get(key)) is None:
+            if (entry := self.entries.pop(key, None)) is None:
                 return None
             self.entries[key] = _Entry(entry.data, time.monotonic())
-            self.entries.move_to_end(key)
         return entry.data
 
     def remove(self, key: str) -> bool:
@@ -94,7 +94,7 @@ class MemoryStore:
     def __init__(self, options: Mapping[str, object], *, buffers: Sequence[memoryview]) -> None:
         self._options = read_options(MemoryOptions, options, store="memory")
         self._shelf = _Shelf.of(self._options.location)
-        self._is_closed = False
+        self._calls = RunningCalls()
 
     @property
     def failures_retire(self) -> bool:
@@ -103,55 +103,54 @@ class MemoryStore:
 
     def batch_exists(self, keys: Sequence[str]) -> list[bool]:
         """Which keys have an object."""
-        entries = self._open().entries
-        return [key in entries for key in keys]
+        with self._calls:
+            return [key in self._shelf.entries for key in keys]
 
     def batch_get_into(self, keys: Sequence[str], pages: Sequence[memoryview]) -> IoResult:
         """Copy objects into pages."""
-        shelf, success, failed = self._open(), [False] * len(keys), [False] * len(keys)
-        for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
-            if (data := shelf.get(key)) is None:
-                continue
-            if len(data) == page.nbytes:
-                page[:] = data
-                success[index] = True
-            else:
-                failed[index] = shelf.remove(key)
+        success, failed = [False] * len(keys), [False] * len(keys)
+        with self._calls:
+            for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
+                if (data := self._shelf.get(key)) is None:
+                    continue
+                if len(data) == page.nbytes:
+                    page[:] = data
+                    success[index] = True
+                else:
+                    failed[index] = self._shelf.remove(key)
         return IoResult(success, failed)
 
     def batch_put_from(self, keys: Sequence[str], pages: Sequence[memoryview]) -> IoResult:
         """Copy pages into objects."""
-        shelf, limit = self._open(), self._options.max_size
-        pairs = zip(keys, pages, strict=True)
-        return IoResult([shelf.put(key, bytes(page), limit=limit) for key, page in pairs])
+        pairs, limit = zip(keys, pages, strict=True), self._options.max_size
+        with self._calls:
+            return IoResult([self._shelf.put(key, bytes(page), limit=limit) for key, page in pairs])
 
     def remove_by_prefix(self, prefix: str) -> bool:
         """Forget a namespace."""
-        self._open().remove_namespace(prefix.rstrip("/"))
+        with self._calls:
+            self._shelf.remove_namespace(prefix.removesuffix("/"))
         return True
 
     def close(self) -> None:
         """Use the objects no more; they stay for others of the same name."""
-        self._is_closed = True
+        self._calls.close()
 
     def objects(self) -> Iterator[StoredObject]:
         """All objects."""
         now = time.monotonic()
-        with self._open().lock:
+        with self._calls, self._shelf.lock:
             found = list(self._shelf.entries.items())
         return (StoredObject(key, len(each.data), now - each.used_at) for key, each in found)
 
     def check(self, key: str) -> str | None:
         """Whether the object is there: memory keeps what it was given."""
-        if key not in self._open().entries:
-            raise KeyError(key)
+        with self._calls:
+            if key not in self._shelf.entries:
+                raise KeyError(key)
         return None
 
     def remove(self, key: str) -> bool:
         """Forget one object."""
-        return self._open().remove(key)
-
-    def _open(self) -> _Shelf:
-        if self._is_closed:
-            raise StoreError("the store is closed")
-        return self._shelf
+        with self._calls:
+            return self._shelf.remove(key)
