@@ -4,7 +4,7 @@
 Pools so small that pages are evicted and requests retracted all the time; one rank or two. Every
 seed makes the same workload and engines again. As a script it runs as many seeds as asked for:
 
-    python plugins/l3/tests/test_random_tiers.py 300 --store file:/tmp/tiers/{seed}
+    python plugins/l3/tests/test_random_tiers.py 300 --store "redis://127.0.0.1:6379/0?prefix={seed}"
 """
 
 from __future__ import annotations
