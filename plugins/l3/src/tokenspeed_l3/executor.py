@@ -234,14 +234,19 @@ class Executor:
         with self._lock:
             self._running.discard(job)
             has_opened = self._health.failed(self._now_us())
+            is_first = self._health.num_failures == 1
             self._is_quarantined |= not is_retired
             self.figures.failed(job.kind, seconds=self._seconds(job))
             self._answer(job, job.missed(is_retired=is_retired))
         told = f"{type(error).__name__}: {error}"
-        self._log.warning("l3: a %s failed: %s", job.kind.value, told)
         if has_opened:
-            recovery_s = self._settings.recovery_us / 1e6
-            self._log.error("l3: the store failed too often and is left for %s s", recovery_s)
+            self._log.error(
+                "l3: the store failed too often and is left alone for %s s; the last failure: %s",
+                self._settings.recovery_us / 1e6,
+                told,
+            )
+        elif is_first:
+            self._log.warning("l3: a %s failed: %s", job.kind.value, told)
 
     def _failures_retire(self) -> bool:
         try:

@@ -30,6 +30,11 @@ class Health:
     _failures: int = 0
     _opened_us: int = 0
 
+    @property
+    def num_failures(self) -> int:
+        """Failures since the last answer."""
+        return self._failures
+
     def would_ask(self, now_us: int) -> bool:
         """Whether an operation that begins now would reach the store."""
         if self.state is HealthState.OPEN:
