@@ -76,7 +76,7 @@ def test_a_batch_is_sorted_into_its_streams(frontend: InProcessFrontend) -> None
     """Each stream gets the tokens of its row."""
     a, b = _opened(frontend, "a"), _opened(frontend, "b")
     frontend.send(_batch("b", "a"), LOAD)
-    chunks = [a.get(timeout=10), b.get(timeout=10)]
+    chunks = [a.get(timeout=60), b.get(timeout=60)]
     assert [chunk.token_ids for chunk in chunks if isinstance(chunk, Chunk)] == [[1], [0]]
 
 
@@ -97,7 +97,7 @@ def test_a_stream_ends_once(frontend: InProcessFrontend) -> None:
     """After its last chunk a stream gets nothing: no abort's end, no engine's end."""
     a = _opened(frontend, "a")
     frontend.send(_batch("a", last=True), LOAD)
-    a.get(timeout=10)
+    a.get(timeout=60)
     assert not frontend.abort("a")
     frontend.end(EngineError("over"))
     assert a.empty()

@@ -47,7 +47,7 @@ def test_sigterm_is_told(folder: Path, process: subprocess.Popen[bytes]) -> None
         process.send_signal(signal.SIGTERM)
         while (frames := peer.next_frames()) != [DEATH]:
             assert len(frames) == 1
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_supervisor_tells_of_a_killed_engine(

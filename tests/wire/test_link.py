@@ -39,7 +39,7 @@ STOP = FinishReason(FinishKind.STOP, matched=5)
 def taken(frontend: ZmqFrontend, count: int = 1) -> list[Message]:
     """The next messages for the loop, as many as named."""
     found: list[Message] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         found += frontend.receive(0.05)
     return found

@@ -18,7 +18,7 @@ from tokenspeed_hookspecs import (
     PromptLogprobs,
 )
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 T = TypeVar("T")
 
 

@@ -22,7 +22,7 @@ from tokenspeed_core.testing.scripted_plane import ScriptedDataPlane
 from tokenspeed_core.testing.wire_engine import bound_client
 from tokenspeed_core.wire.frontend import ZmqFrontend
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 LOOK_S = 0.002
 
 

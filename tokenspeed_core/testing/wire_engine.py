@@ -37,7 +37,7 @@ from tokenspeed_hookspecs import (
     OutputBatch,
 )
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 T = TypeVar("T")
 
 

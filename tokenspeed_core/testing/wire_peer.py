@@ -29,13 +29,13 @@ from tokenspeed_core.wire.outputs import ReceivedBatch
 from tokenspeed_core.wire.sockets import milliseconds
 from tokenspeed_hookspecs import Chunk, EngineInfo, Message
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class WirePeer:
     """A front end in a folder whose path must be short; `is_own_client` or else a gateway.
 
-    Everything waits at most ten seconds and raises TimeoutError then. Use it in a `with`.
+    Everything waits at most a minute and raises TimeoutError then. Use it in a `with`.
     """
 
     def __init__(self, folder: Path, *, is_own_client: bool = True) -> None:

@@ -32,7 +32,7 @@ def _job(source: str, *, is_wanted: bool = True) -> CompileJob:
 
 def _ended(pool: CompilePool, count: int) -> list[CompileJob]:
     found: list[CompileJob] = []
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while len(found) < count and time.monotonic() < end:
         found += pool.ended()
         time.sleep(0.001)

@@ -16,7 +16,7 @@ from tokenspeed_core.testing import EngineFixture, EngineSetup
 from tokenspeed_kv_events.plugin import KvEvents
 
 END = b"\xff" * 8
-WAIT_MS = 5000
+WAIT_MS = 60_000
 
 
 @define

@@ -17,7 +17,7 @@ from tokenspeed_kv_events.publishers import Batch
 from tokenspeed_kv_events.translation import Translation
 
 LOG = logging.getLogger("tokenspeed.kv_events.test")
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 
 @frozen
@@ -105,7 +105,7 @@ def test_a_publisher_that_waits_holds_up_nobody() -> None:
         feed.put(natives)
         slowest = max(slowest, perf_counter() - begin)
     assert lost.value >= 9_899
-    assert slowest < 1.0
+    assert slowest < 10.0
     publisher.gate.set()
     feed.stop()
 

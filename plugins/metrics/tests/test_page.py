@@ -51,7 +51,7 @@ def parsed(text: str) -> list[Metric]:
 def read(url: str, accept: str = "") -> tuple[str, str]:
     """A page's text and its type."""
     request = urllib.request.Request(url, headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode(), answer.headers["Content-Type"]
 
 

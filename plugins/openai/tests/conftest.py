@@ -137,7 +137,7 @@ def start_site(stack: ExitStack, setup: Setup, options: Options) -> Site:
     )
     stop = _serve_in_thread(OpenAIServer(options), context)
     stack.callback(stop)
-    return Site(url.result(timeout=10), engine, client, stop)
+    return Site(url.result(timeout=60), engine, client, stop)
 
 
 def _serve_in_thread(server: OpenAIServer, context: ServingContext) -> Callable[[], None]:

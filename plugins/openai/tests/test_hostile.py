@@ -175,7 +175,7 @@ def _check_operation(operation: Any, site: Any, *, mode: GenerationMode) -> None
 def test_junk_on_the_socket(site: Any, sent: bytes) -> None:
     """What is no request closes its connection and nothing else."""
     address = urlsplit(site.url)
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         connection.sendall(sent)
     assert _healthy(site)
 
