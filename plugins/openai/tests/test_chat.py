@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import openai
@@ -203,6 +205,31 @@ def test_a_required_tool_is_called(formed: Any, stream: bool) -> None:
     schema = formed.client.sent[-1].features["json_schema"]
     names = [each["properties"]["name"]["const"] for each in schema["items"]["anyOf"]]
     assert (schema["type"], names) == ("array", ["add", "now"])
+
+
+@pytest.mark.parametrize(
+    ("choice", "place"),
+    [("required", "#/items/anyOf/0/properties/arguments"), ("auto", "#/properties/arguments")],
+)
+def test_references_of_a_tool_lead_where_they_did(formed: Any, choice: str, place: str) -> None:
+    """A tool's schema stands inside another one, and so do the places that it names."""
+    point = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": {"$ref": "#/$defs/x"}}}
+    own = {**point, "$defs": {"x": {"type": "integer"}, "far": {"$ref": "http://a/b#/c"}}}
+    tools = [{"type": "function", "function": {"name": "go", "parameters": own}}]
+    _chat(formed, tools=tools, tool_choice=choice)
+    features = json.dumps(formed.client.sent[-1].features)
+    found = re.findall(r'"\$ref": "([^"]*)"', features)
+    assert found == [place, f"{place}/$defs/x", "http://a/b#/c"]
+
+
+def test_a_tool_nested_too_deeply_is_refused(formed: Any) -> None:
+    """The server goes on."""
+    deep: dict[str, Any] = {}
+    for _ in range(700):
+        deep = {"items": deep}
+    tools = [{"type": "function", "function": {"name": "go", "parameters": deep}}]
+    with pytest.raises(openai.BadRequestError, match="nested too deeply"):
+        _chat(formed, tools=tools, tool_choice="required")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -74,17 +74,35 @@ def _schema(tool: Tool) -> Mapping[str, Any]:
     return tool.function.parameters or {"type": "object"}
 
 
-def _call_schema(tool: Tool) -> dict[str, Any]:
+def _call_schema(tool: Tool, place: str = "#") -> dict[str, Any]:
+    """A call of a tool, as a schema that stands at a place of another one."""
+    try:
+        arguments = _moved(_schema(tool), f"{place}/properties/arguments")
+    except RecursionError as error:
+        raise invalid("the parameters of a tool are nested too deeply", "tools") from error
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.function.name}, "arguments": _schema(tool)},
+        "properties": {"name": {"const": tool.function.name}, "arguments": arguments},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
 
 
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references into itself hold at this place of another one."""
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, Mapping) or "$id" in schema:
+        return schema
+    moved = {name: _moved(value, place) for name, value in schema.items()}
+    target = schema.get("$ref")
+    if isinstance(target, str) and (target == "#" or target.startswith("#/")):
+        moved["$ref"] = place + target[1:]
+    return moved
+
+
 def _list_of_calls(tools: Sequence[Tool]) -> dict[str, Any]:
-    calls = [_call_schema(tool) for tool in tools]
+    calls = [_call_schema(tool, f"#/items/anyOf/{place}") for place, tool in enumerate(tools)]
     return {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
 
 
