@@ -134,4 +134,5 @@ class Outbox:
             preempted_s=times.preempted_s,
             preemptions=times.preemptions,
             cached_by_tier=state.cached_by_tier,
+            max_new_tokens=state.budget,
         )

@@ -220,7 +220,7 @@ class FinishedRequest:
     clock; None where the request never got that far. `submitted_at` is when the scheduler first
     knew it, after stages and pauses; `scheduled_at` when its first forward ran. A preemption is a
     run of decode steps that shared their forwards with prompts. `cached_by_tier` is empty where all
-    cached tokens were on the device."""
+    cached tokens were on the device. `max_new_tokens` is what the request could have come to."""
 
     request_id: str
     reason: FinishReason
@@ -236,3 +236,4 @@ class FinishedRequest:
     preempted_s: float = 0.0
     preemptions: int = 0
     cached_by_tier: Mapping[str, int] = field(factory=dict)
+    max_new_tokens: int | None = None

@@ -2,11 +2,12 @@
 """A reader that knows only the events knows what the engine has cached.
 
 Random traffic over small pools: evictions, flushes, retraction, a host tier, aborts, and readers
-that start late. Each failure names its seed.
+that start late. Each failure names its seed; TOKENSPEED_EVENT_SEEDS is how many there are (60).
 """
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -17,7 +18,7 @@ from tokenspeed_core.testing import EngineFixture, EngineSetup, ManualFrontend, 
 from tokenspeed_hookspecs import ControlRequest, Plugin, Round, SchedulerSettings, hookimpl
 from tokenspeed_kv_events.translation import Translation
 
-BATCHES, SEEDS_A_BATCH = 4, 15
+BATCHES, SEEDS_A_BATCH = 4, int(os.environ.get("TOKENSPEED_EVENT_SEEDS", "60")) // 4
 
 
 class Recorder(Plugin):

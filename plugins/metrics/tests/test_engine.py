@@ -50,6 +50,7 @@ def test_counters_are_exact(engine: Make, values: Read, depth: int) -> None:
         "request_prompt_tokens_bucket{le=20.0}": 0,
         "request_prompt_tokens_bucket{le=50.0}": 3,
         "request_generation_tokens_sum": 15,
+        "request_max_new_tokens_sum": 15,
         "request_queue_time_seconds_count": 3,
         "time_to_first_token_seconds_count": 3,
         "inter_token_latency_seconds_count": 12,
@@ -70,6 +71,12 @@ def test_gauges_are_read_from_the_state(engine: Make, values: Read) -> None:
     assert found["kv_cache_usage_perc"] == sizes.active_pages / sizes.total_pages
     pages = [found[f"kv_pages{{state={state}}}"] for state in ("active", "cached", "empty")]
     assert sum(pages) == sizes.total_pages
+    (group,) = running.rank.engine.data_plane.cache_groups
+    total, available = (
+        found[f"kv_group_pages{{group={group.name},state={state}}}"]
+        for state in ("total", "available")
+    )
+    assert 0 <= available < total
     running.to_idle()
     assert values(running)["kv_cache_usage_perc"] == 0
 
@@ -226,7 +233,7 @@ def test_labels_are_a_closed_set(engine: Make, families: Families) -> None:
     known = {
         *("model_name", "engine", "cluster", "le", "reason", "finished_reason", "state", "mode"),
         *("phase", "plugin", "hook", "version", "data_plane", "dtype", "page_size", "groups"),
-        "num_pages",
+        *("num_pages", "group"),
     }
     for family in families(running):
         for _, labels, _ in family["samples"]:
@@ -247,6 +254,7 @@ def test_aliases_say_what_their_sources_say(engine: Make, values: Read) -> None:
     assert found["sglang:cache_hit_rate"] == 64 / 99
     assert found["vllm:request_success_total{finished_reason=length}"] == 3
     assert found["vllm:e2e_request_latency_seconds_count"] == 3
+    assert found["vllm:request_params_max_tokens_sum"] == 15
     assert "vllm:time_to_first_token_seconds_bucket{le=0.001}" in found
     assert "time_to_first_token_seconds_bucket{le=0.001}" not in found
 

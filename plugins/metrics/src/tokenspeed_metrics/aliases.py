@@ -116,6 +116,9 @@ ALIASES: Mapping[str, Sequence[Alias]] = {
         Alias("vllm:request_decode_time_seconds", "request_decode_time_seconds", buckets=_LONG),
         Alias("vllm:request_prompt_tokens", "request_prompt_tokens"),
         Alias("vllm:request_generation_tokens", "request_generation_tokens"),
+        # Each choice of a prompt is a request of its own here: its most is its only one.
+        Alias("vllm:request_max_num_generation_tokens", "request_generation_tokens"),
+        Alias("vllm:request_params_max_tokens", "request_max_new_tokens"),
     ),
     "sglang": (
         Alias(

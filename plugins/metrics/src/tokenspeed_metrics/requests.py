@@ -46,6 +46,9 @@ class RequestSeries:
         lengths = buckets.lengths_up_to(engine.model.max_model_len)
         self._prompt_size = times("request_prompt_tokens", "Prompt tokens.", buckets=lengths)
         self._output_size = times("request_generation_tokens", "Tokens made.", buckets=lengths)
+        self._most = times(
+            "request_max_new_tokens", "Tokens a request was given room for.", buckets=lengths
+        )
         self._queue_time = times(
             "request_queue_time_seconds", "In the scheduler's queue.", buckets=buckets.QUEUE
         )
@@ -106,6 +109,8 @@ class RequestSeries:
             self._hit_rate.set(self._hits.value / self._queries.value)
         self._prompt_size.observe(request.prompt_tokens)
         self._output_size.observe(request.output_tokens)
+        if request.max_new_tokens is not None:
+            self._most.observe(request.max_new_tokens)
 
 
 def _end(reason: FinishReason) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tokenspeed_hookspecs import CacheOperationKind, CommittedForward, Engine, Plan, Round
 from tokenspeed_metrics import buckets
 from tokenspeed_metrics.catalogue import Catalogue
+from tokenspeed_metrics.group_pages import GroupPages
 from tokenspeed_metrics.token_gaps import TokenGaps
 
 SIZES_EVERY_S = 0.01
@@ -44,6 +45,7 @@ class RoundSeries:
             )
             for state in ("active", "cached", "empty")
         )
+        self._group_pages = GroupPages(catalogue, engine)
         self._in_flight = gauge("in_flight_forwards", "Forwards dispatched and not committed.")
         self._paused = {
             mode: gauge("paused", "1 for the pause that holds, if any.", labels={"mode": mode})
@@ -130,3 +132,4 @@ class RoundSeries:
         if self._held:
             for stage, count in self._requests.num_held.items():
                 self._held[stage].set(count)
+        self._group_pages.take()
