@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the plugins `metrics` and `kv_events` add to a round, in microseconds, against their limits.
 
-    python tests/benchmarks/observer_cost.py [--json] [--rows 256] [--pairs 9] [--rounds 150]
+    python tests/benchmarks/observer_cost.py [--json] [--rows 256] [--pairs 15] [--rounds 100]
 
 Two engines over the scripted plane, one without and one with the plugin, take turns round by round;
 a pair's figure is the median of the differences of neighbours. Where an engine's objects lie in
@@ -197,8 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the figures, as lines or as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=256, help="a multiple of 16")
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     given = parser.parse_args(arguments)
     answers = measure(given.rows, pairs=given.pairs, rounds=given.rounds)

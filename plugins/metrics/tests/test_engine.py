@@ -260,12 +260,23 @@ def test_aliases_say_what_their_sources_say(engine: Make, values: Read) -> None:
 
 
 def test_two_engines_in_a_process_count_for_themselves(engine: Make, values: Read) -> None:
-    """Neither knows the other's requests."""
+    """Neither knows the other's requests, of the same ids, at the same time, and refused or aborted
+    in one of them alone."""
     first, second = engine(), engine()
-    first.add("a", 20, budget=2)
-    first.run_to_end("a")
-    assert values(first)["num_requests_total"] == 1
-    assert values(second)["num_requests_total"] == 0
+    for name in "abcde":
+        first.add(name, 20, budget=4)
+        second.add(name, 20 if name < "d" else [10**9], budget=40)
+        first.rounds(1)
+        second.rounds(1)
+    second.abort("a")
+    first.to_idle()
+    second.to_idle()
+    names = ("request_success", "num_requests_refused", "generation_tokens")
+    told = [[values(each)[f"{name}_total"] for name in names] for each in (first, second)]
+    assert told[0] == [5, 0, 20]
+    assert told[1][:2] == [2, 2]
+    assert 80 < told[1][2] < 120
+    assert values(second)["num_requests_ended_total{reason=abort}"] == 1
 
 
 def test_switched_off_it_records_and_answers_nothing(engine: Make) -> None:
