@@ -43,7 +43,8 @@ class FromDisk:
 @frozen(kw_only=True)
 class FromTensor:
     """`serialized_named_tensors` is one safetensors file's content: bytes, or their base64 text, or
-    a list with one such entry, since there is one rank. Pickled tensors are never read."""
+    a list with one such entry: whole tensors, of which each rank takes its part. Pickled tensors are
+    never read."""
 
     serialized_named_tensors: object
     load_format: str | None = None
@@ -172,7 +173,8 @@ def _one(given: object) -> object:
         return given
     if len(given) != 1:
         raise RefusedError(
-            f"serialized_named_tensors: expected one entry, for the one rank, got {len(given)}"
+            "serialized_named_tensors: expected one entry with whole tensors, of which each rank "
+            f"takes its part, got {len(given)} entries"
         )
     return given[0]
 
