@@ -43,8 +43,8 @@ class FromDisk:
 @frozen(kw_only=True)
 class FromTensor:
     """`serialized_named_tensors` is one safetensors file's content: bytes, or their base64 text, or
-    a list with one such entry: whole tensors, of which each rank takes its part. Pickled tensors are
-    never read."""
+    a list with one such entry. Its tensors are whole, and each rank takes its part of them. Pickled
+    tensors are never read."""
 
     serialized_named_tensors: object
     load_format: str | None = None
