@@ -15,19 +15,19 @@ from attrs import define, field, frozen
 
 from tokenspeed_hookspecs import StorageOperation, StorageOperationKind, StorageResult
 from tokenspeed_l3.errors import L3Error
-from tokenspeed_l3.report import Completion, Report, decode
+from tokenspeed_l3.report import QUIET_BYTES, Completion, Report, decode
 
 
-@frozen(kw_only=True)
+@frozen
 class Agreed:
     """What a tick is made of."""
 
     now_us: int
-    queued_operations: int
-    queued_bytes: int
-    oldest_operation_us: int
-    is_available: bool
-    results: tuple[StorageResult, ...]
+    queued_operations: int = 0
+    queued_bytes: int = 0
+    oldest_operation_us: int = 0
+    is_available: bool = True
+    results: tuple[StorageResult, ...] = ()
 
 
 @define(eq=False)
@@ -65,12 +65,14 @@ class Agreement:
                 f"expected a storage report of each of {self._num_members} replica members, got "
                 f"{len(payloads)}"
             )
+        # The scheduler takes no step back, whatever a clock does.
+        self._now_us = max(self._now_us, now_us)
+        if payloads.count(QUIET_BYTES) == self._num_members:
+            return Agreed(self._now_us)
         reports = [decode(each, member=member) for member, each in enumerate(payloads)]
         touched: set[int] = set()
         for member, report in enumerate(reports):
             touched.update(self._take(member, report))
-        # The scheduler takes no step back, whatever a clock does.
-        self._now_us = max(self._now_us, now_us)
         return Agreed(
             now_us=self._now_us,
             queued_operations=max(each.queued_operations for each in reports),

@@ -21,7 +21,7 @@ from tokenspeed_l3.figures import Figures
 from tokenspeed_l3.health import Health, HealthState
 from tokenspeed_l3.jobs import GET, PUT, QUERY, Job, JobState
 from tokenspeed_l3.lane import Lane
-from tokenspeed_l3.report import Completion, Report
+from tokenspeed_l3.report import QUIET, Completion, Report
 from tokenspeed_l3.store import Store
 
 
@@ -131,6 +131,10 @@ class Executor:
 
     def report(self) -> Report:
         """Everything that ended since the last report, and how things stand."""
+        # Without the lock: what a worker adds meanwhile is told in the next round.
+        is_quiet = not (self._jobs or self._running or self._finished)
+        if is_quiet and self._health.state is HealthState.CLOSED:
+            return QUIET
         with self._lock:
             finished, self._finished = self._finished, []
             now = self._now_us()

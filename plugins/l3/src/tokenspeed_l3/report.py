@@ -32,11 +32,13 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Report)
+QUIET = Report()  # what most rounds have to say
+QUIET_BYTES = _ENCODER.encode(QUIET)
 
 
 def encode(report: Report) -> bytes:
     """The report's bytes; a handful where nothing ended."""
-    return _ENCODER.encode(report)
+    return QUIET_BYTES if report is QUIET else _ENCODER.encode(report)
 
 
 def decode(payload: bytes, *, member: int) -> Report:
