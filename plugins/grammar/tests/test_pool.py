@@ -91,3 +91,23 @@ def test_a_stuck_compile_takes_one_thread(start: Start) -> None:
     assert len(_ended(pool, 10)) == 10
     pool.stop()
     gate.set()
+
+
+def test_what_is_queued_is_not_begun_after_a_stop(start: Start) -> None:
+    """A stop waits for the compile that runs, and for no other."""
+    gate, begun = threading.Event(), []
+
+    def slow(kind: str, source: str) -> CompiledGrammar:
+        begun.append(source)
+        assert gate.wait(timeout=30)
+        return NamedGrammar(source)
+
+    pool = start(1, slow)
+    for source in "abc":
+        pool.submit(_job(source))
+    while not begun:
+        time.sleep(0.001)
+    threading.Timer(0.1, gate.set).start()
+    pool.stop()
+    assert begun == ["a"]
+    assert [job.key.source for job in _ended(pool, 1)] == ["a"]

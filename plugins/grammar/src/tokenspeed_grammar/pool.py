@@ -16,7 +16,9 @@ from tokenspeed_grammar.backend import CompiledGrammar, GrammarError
 from tokenspeed_grammar.keys import GrammarKey
 from tokenspeed_hookspecs import Clock
 
-STOP_WAIT_S = 1.0
+STOP_WAIT_S = 1.0  # for a thread inside a compile
+END_WAIT_S = 30.0  # for one that only has to end; where other processes are busy that takes a while
+STEP_S = 0.01
 NICENESS, LEAST_NICE = 10, 19
 Compile = Callable[[str, str], CompiledGrammar]
 
@@ -44,6 +46,8 @@ class CompilePool:
     _jobs: queue.SimpleQueue[CompileJob | None] = field(factory=queue.SimpleQueue, init=False)
     _ended: queue.SimpleQueue[CompileJob] = field(factory=queue.SimpleQueue, init=False)
     _threads: list[threading.Thread] = field(factory=list, init=False)
+    _compiling: set[int] = field(factory=set, init=False)
+    _is_stopped: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Start the threads."""
@@ -56,11 +60,17 @@ class CompilePool:
     def stop(self) -> None:
         """Let each thread end after the compile it is in; a long one is not waited for."""
         threads, self._threads = self._threads, []
+        self._is_stopped = True
         for _ in threads:
             self._jobs.put(None)
-        end = time.monotonic() + STOP_WAIT_S
+        start = time.monotonic()
         for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            waited = 0.0
+            while thread.is_alive() and waited < END_WAIT_S:
+                if thread.native_id in self._compiling and waited >= STOP_WAIT_S:
+                    break
+                thread.join(STEP_S)
+                waited = time.monotonic() - start
 
     def submit(self, job: CompileJob) -> None:
         """Queue a compile."""
@@ -81,11 +91,13 @@ class CompilePool:
         own = threading.get_native_id()
         usual = os.getpriority(os.PRIO_PROCESS, own)
         os.setpriority(os.PRIO_PROCESS, own, min(LEAST_NICE, usual + NICENESS))
-        while (job := self._jobs.get()) is not None:
+        while (job := self._jobs.get()) is not None and not self._is_stopped:
             # A job that lost its last waiter before it began is nobody's.
             if job.is_wanted():
                 job.started_at = self.clock()
+                self._compiling.add(own)
                 self._run(job)
+                self._compiling.discard(own)
             job.done = True
             self._ended.put(job)
 
