@@ -10,6 +10,7 @@ import pytest
 
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.testing import request
+from tokenspeed_hookspecs import AbortRequests, ControlRequest
 from tokenspeed_l3.testing import ScriptedStore
 
 Deploy = Callable[..., Any]
@@ -109,3 +110,71 @@ def test_requests_that_run_on_through_a_flushed_update_are_not_stored(deploy: De
     deployment.ask("clean", PROMPT, budget=4)
     deployment.settle()
     assert store.objects
+
+
+def test_weights_without_a_version_are_not_stored_until_an_update_names_one(
+    deploy: Deploy,
+) -> None:
+    """Under the old name others would take their pages for those of the old weights."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    unnamed = {"model_path": "x", "flush_cache": False}
+    assert deployment.operate("update_weights_from_disk", **unnamed).success
+    assert deployment.operate("flush_cache").success
+    deployment.ask("unnamed", PROMPT, budget=4)
+    deployment.settle()
+    assert store.objects == {}
+    named = {"model_path": "x", "weight_version": "v3"}
+    assert deployment.operate("update_weights_from_disk", **named).success
+    deployment.ask("named", range(200, 260), budget=4)
+    deployment.settle()
+    assert store.objects
+    assert all("-v3-" in key for key in store.objects)
+
+
+def test_a_flush_waits_for_what_one_rank_still_fetches(deploy: Deploy) -> None:
+    """Its store is slow: no rank forgets anything before all of them can."""
+    objects = ScriptedStore()
+    fill(deploy, objects, Topology(tp=2))
+    stores = [ScriptedStore(objects.objects), ScriptedStore(objects.objects, shut={"get"})]
+    deployment = deploy(stores, Topology(tp=2))
+    deployment.world.put(request("slow", PROMPT, budget=4))
+    deployment.until(lambda: stores[1].calls["get"])
+    deployment.world.put(AbortRequests(("slow",)), ControlRequest("flush_cache"))
+    deployment.world.rounds(20)
+    assert (deployment.engine.received.replies, stores[0].calls["remove"]) == ([], 0)
+    stores[1].open()
+    deployment.until(lambda: deployment.engine.received.replies)
+    assert deployment.engine.received.replies[0].success
+    assert objects.objects == {}
+
+
+def test_a_pause_waits_for_a_request_that_waits_for_the_store(deploy: Deploy) -> None:
+    """It counts as waiting, so the pause answers once it is done."""
+    store = ScriptedStore(shut={"query"})
+    deployment = deploy(store)
+    deployment.world.put(request("r", PROMPT, budget=4))
+    deployment.until(lambda: store.calls["query"])
+    deployment.world.put(ControlRequest("pause", {"mode": "wait"}))
+    deployment.world.rounds(20)
+    assert deployment.engine.received.replies == []
+    store.open()
+    deployment.until(lambda: deployment.engine.received.replies)
+    assert deployment.engine.received["r"].kind == "length"
+
+
+def test_frozen_the_store_is_left_alone_and_what_runs_ends(deploy: Deploy) -> None:
+    """A request that waits goes on where it was once the pause is over."""
+    store = ScriptedStore()
+    fill(deploy, store)
+    other = ScriptedStore(store.objects, shut={"query"})
+    deployment = deploy(other)
+    deployment.world.put(request("r", PROMPT, budget=4))
+    deployment.until(lambda: other.calls["query"])
+    assert deployment.operate("pause", mode="keep").success
+    other.open()
+    deployment.world.rounds(30)
+    assert (other.calls["get"], deployment.engine.received["r"].chunks) == (0, [])
+    assert deployment.operate("resume").success
+    deployment.until(lambda: deployment.engine.received["r"].finish)
+    assert deployment.cached("r") == 64
