@@ -82,7 +82,15 @@ class Run:
                 self.engine.put(ControlRequest("flush_cache"))
             if self.names and self.rng.random() < 0.1:
                 self.engine.abort(f"q{self.rng.randint(1, self.names)}")
-            self.engine.rounds(self.rng.randint(1, 5))
+            self.rounds(self.rng.randint(1, 5))
+
+    def rounds(self, count: int) -> None:
+        """Rounds, after each of which no block of the mirror's is without a page."""
+        for _ in range(count):
+            self.engine.rounds(1)
+            self.follow()
+            sizes = self.engine.scheduler.sizes
+            assert len(self.mirror.blocks) <= sizes.total_pages - sizes.empty_pages
 
     def add(self, prompt: list[int], *, budget: int) -> str:
         self.names += 1
