@@ -61,14 +61,14 @@ async def test_an_engine_may_call_before_the_client_listens() -> None:
 
 async def test_accept_names_the_engines_that_did_not_come() -> None:
     """Past the limit the error says of each missing engine how far it came."""
-    async with bound_client(3, handshake_timeout_s=0.2) as client:
+    async with bound_client(3, handshake_timeout_s=1.5) as client:
         there, half = (WireEngine(client.addresses.handshake, index) for index in (0, 1))
         await half.handshake.send(pack_status("HELLO"))
         _, error = await asyncio.gather(there.register(), client.accept(), return_exceptions=True)
         there.close()
         half.close()
     assert isinstance(error, EngineUnavailableError)
-    assert "within 0.2 s: engine 1 called and was told the addresses" in str(error)
+    assert "within 1.5 s: engine 1 called and was told the addresses" in str(error)
     assert "engine 2 has not called" in str(error)
 
 
