@@ -7,6 +7,11 @@ import json
 from pathlib import Path
 from typing import Protocol
 
+from tokenspeed_core.loop import relay
+from tokenspeed_core.recording import codec
+from tokenspeed_core.recording.tape import Frame, Header, TapeWriter
+from tokenspeed_hookspecs import AbortRequests, AddRequest, ForwardResult
+
 
 class Ran(Protocol):
     """What a command did."""
@@ -38,6 +43,28 @@ def test_a_recorded_engine_replays_without_its_model(
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert (found["requests"], found["parted"], found["failure"]) == (2, "", "")
+
+
+def test_the_last_rounds_are_shown(run: Run, tmp_path: Path) -> None:
+    """What came after the file was full cannot be replayed, and can be read."""
+    file = tmp_path / "rounds.rec"
+    tape = TapeWriter(file, most_bytes=2000)
+    tape.header(Header(config="", plugins=(), plane={}))
+    message = relay.encode(False, [AddRequest("a", [1, 2]), AbortRequests(("b",))], now=0.0)
+    result = codec.result_to_plain(ForwardResult([7, 8], nan_rows=[1]))
+    for number in range(100):
+        tape.frame(Frame(number, (("m", message), ("r", result), ("!", "it broke")), (1.0,)))
+    tape.close()
+    ran = run("replay", str(file), "--last", "2")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[-4:] == [
+        "round 99 (after the file was full: it cannot be replayed)",
+        "  messages: request 'a' of 2 tokens, abort of 'b'",
+        "  a forward's result: tokens [7, 8], NaN in rows [1]",
+        "  failed: it broke",
+    ]
+    rounds = json.loads(run("replay", str(file), "--last", "2", "--json").out)["rounds"]
+    assert len(rounds) == 2
 
 
 def test_what_is_no_recording_is_refused(run: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import tomllib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -204,4 +205,4 @@ def _tokenizer(config: EngineConfig, header: Header) -> Tokenizer | None:
 def last_frames(path: Path, count: int) -> list[Frame]:
     """The last frames of a recording, also those past what can be replayed."""
     _, frames = read(path)
-    return list(frames)[-count:]
+    return list(deque(frames, maxlen=count))
