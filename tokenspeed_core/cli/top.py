@@ -157,8 +157,8 @@ def _hits(counters: Mapping[str, int] | None) -> Mapping[str, float] | None:
 def _told(hits: Mapping[str, float] | None) -> str:
     if hits is None:
         return ""
-    tiers = ", ".join(f"{tier} {share:.0%}" for tier, share in hits.items() if tier != ALL)
-    return f"\nhits {hits[ALL]:.0%}" + (f"\n({tiers})" if tiers else "")
+    tiers = (f"\n{tier} {share:.0%}" for tier, share in hits.items() if tier != ALL)
+    return "".join([f"\nhits {hits[ALL]:.0%}", *tiers])
 
 
 def _state(state: Mapping[str, Any]) -> str:
