@@ -47,7 +47,7 @@ def compose(
     with ExitStack() as resources:
         around = Surroundings(
             frontend=frontend,
-            ranks=resources.enter_context(engine_ranks(chosen)),
+            ranks=resources.enter_context(engine_ranks(_as_told(chosen, plugins))),
             decode_text=tokenizer.decode if tokenizer is not None else None,
             tokenizer=tokenizer,
         )
@@ -75,6 +75,14 @@ def _check_ranks(config: EngineConfig, plugins: Sequence[Chosen]) -> None:
             problems.append("data_plane.model: other ranks need a model's name, not an object")
     if problems:
         raise ConfigError(problems)
+
+
+def _as_told(config: EngineConfig, plugins: Sequence[Chosen]) -> EngineConfig:
+    """The configuration as other ranks' processes hear it: with the plugins the caller named."""
+    if config.plugins == "auto":
+        return config
+    named = [each for each in plugins if isinstance(each, str) and each not in config.plugins]
+    return attrs.evolve(config, plugins=(*config.plugins, *named))
 
 
 def with_options(config: EngineConfig, options: Mapping[str, Any]) -> EngineConfig:
