@@ -16,6 +16,13 @@ DATA_PLANES = "tokenspeed.data_planes"
 FRONTENDS = "tokenspeed.frontends"
 
 
+def check_driver(group: str, name: str, *, option: str) -> None:
+    """ConfigError, with the choices, if no driver of that name is installed; imports nothing."""
+    names = [point.name for point in sorted_entry_points(group)]
+    if name not in names:
+        raise ConfigError([f"{option}: {unknown('driver', name, known=names)}"])
+
+
 def pick_driver(group: str, name: str, *, option: str) -> Callable[..., Any]:
     """Load a driver's class; ConfigError names the option, the value and the choices."""
     # Importing stevedore takes 0.1 s, which an engine that brings its drivers need not pay.
@@ -28,9 +35,7 @@ def pick_driver(group: str, name: str, *, option: str) -> Callable[..., Any]:
         def list_entry_points(self) -> list[EntryPoint]:
             return sorted_entry_points(self.namespace)
 
-    names = [point.name for point in sorted_entry_points(group)]
-    if name not in names:
-        raise ConfigError([f"{option}: {unknown('driver', name, known=names)}"])
+    check_driver(group, name, option=option)
     try:
         # The driver's class is taken, not `driver`: that is the class too if an instance is falsy.
         found: Callable[..., Any] = Driver(group, name, on_load_failure_callback=_raise)[
