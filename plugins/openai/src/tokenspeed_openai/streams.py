@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -37,9 +37,9 @@ async def until_gone(
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnected(receive))
-    waiting = [working, leaving]
+    waiting: list[asyncio.Future[Any]] = [working, leaving]
     if is_cutting is not None:
-        waiting.append(asyncio.ensure_future(is_cutting.wait()))
+        waiting.append(asyncio.create_task(is_cutting.wait()))
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
