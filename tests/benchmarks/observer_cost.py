@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What the plugins `metrics` and `kv_events` add to a round, in microseconds, against their limits.
 
-    python tests/benchmarks/observer_cost.py [--json] [--rows 256] [--pairs 15] [--rounds 100]
+    python tests/benchmarks/observer_cost.py [--json] [--rows 256] [--pairs 15] [--rounds 200]
 
-Two engines over the scripted plane, one without and one with the plugin, take turns round by round;
-a pair's figure is the median of the differences of neighbours. Where an engine's objects lie in
-memory moves all of its rounds, so there are several pairs of new engines, and the median over them.
+Two engines over the scripted plane, one without and one with the plugin, take turns of ten rounds.
+A turn's figure is the lower quartile of its rounds, a pair's the median of the differences of
+neighbouring turns. Where an engine's objects lie in memory moves all of its rounds, so there are
+several pairs of new engines, and the median of them is told. Run it on a quiet machine.
 
 An event's figure is what rounds that store one block in every sixteenth row take more than rounds
 that store none, by event. `cpu` is the same in processor time of all threads: what is published is
@@ -39,6 +40,7 @@ from tokenspeed_hookspecs import (
 )
 
 PROMPT, WARM = 128, 20
+TURN, COLD = 10, 2
 LONG_PAGE, PAGE, SHORT_PAGE = 2048, 64, 16  # the first is never full, so it is never stored
 
 
@@ -148,20 +150,27 @@ def take_turns(case: Case, added: Added, *, rounds: int, is_swapped: bool) -> No
     """Run a new pair of engines; which is made first changes."""
     order = (is_swapped, not is_swapped)
     ranks = {is_on: engine(case, is_on=is_on, rounds=rounds) for is_on in order}
-    differences = []
-    cpu = {False: 0, True: 0}
-    for number in range(rounds):
-        wall = {}
-        for is_on in (number % 2 == 0, number % 2 == 1):
-            begin, cpu_begin = perf_counter_ns(), process_time_ns()
-            ranks[is_on].loop.round()
-            wall[is_on] = perf_counter_ns() - begin
-            cpu[is_on] += process_time_ns() - cpu_begin
-        differences.append(wall[True] - wall[False])
+    loop_us, cpu_us = [], []
+    for number in range(max(2, rounds // TURN)):
+        turns = {is_on: turn(ranks[is_on]) for is_on in (number % 2 == 0, number % 2 == 1)}
+        loop_us.append(turns[True][0] - turns[False][0])
+        cpu_us.append(turns[True][1] - turns[False][1])
     for rank in ranks.values():
         rank.stop()
-    added.loop_us.append(median(differences) / 1000)
-    added.cpu_us.append((cpu[True] - cpu[False]) / rounds / 1000)
+    added.loop_us.append(median(loop_us))
+    added.cpu_us.append(median(cpu_us))
+
+
+def turn(rank: Rank) -> tuple[float, float]:
+    """Some rounds: one's time, and the mean processor time; the first ones only warm up."""
+    for _ in range(COLD):
+        rank.loop.round()
+    took, begin = [], process_time_ns()
+    for _ in range(TURN - COLD):
+        start = perf_counter_ns()
+        rank.loop.round()
+        took.append(perf_counter_ns() - start)
+    return quantiles(took, n=4)[0] / 1000, (process_time_ns() - begin) / 1000 / (TURN - COLD)
 
 
 def measure(rows: int, *, pairs: int, rounds: int) -> list[Answer]:
@@ -198,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=256, help="a multiple of 16")
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     given = parser.parse_args(arguments)
     answers = measure(given.rows, pairs=given.pairs, rounds=given.rounds)
