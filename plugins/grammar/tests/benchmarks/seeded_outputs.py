@@ -215,6 +215,8 @@ def _is_good_call(url: str, model: str, seed: int) -> bool:
         tell(f"tool call {seed}: cut by its budget")
         return True
     calls = choice["message"].get("tool_calls") or []
+    told = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
+    tell(f"tool call {seed}: {', '.join(told)}")
     for call in calls:
         schema = TOOLS[call["function"]["name"]]
         checker = jsonschema_rs.validator_for(schema, validate_formats=True)
