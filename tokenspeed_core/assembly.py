@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
-from tokenspeed_core.composition.selection import Chosen
+from tokenspeed_core.composition.selection import Chosen, select
 from tokenspeed_core.config import EngineConfig, from_tables
 from tokenspeed_core.config.engine_config import LISTS, SECTIONS
 from tokenspeed_core.config.nearest import unknown
@@ -42,6 +42,7 @@ def compose(
         options["model"] = model
     chosen = with_options(config or EngineConfig(), options)
     _check_ranks(chosen, plugins)
+    select(chosen, plugins)  # a wrong name is told before a model is fetched
     frontend = InProcessFrontend()
     tokenizer = model_tokenizer(chosen, progress)
     with ExitStack() as resources:

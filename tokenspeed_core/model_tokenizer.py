@@ -13,7 +13,8 @@ from tokenspeed_core.models.tokenizer import Tokenizer
 def model_folder(config: EngineConfig, progress: Progress | None = None) -> ModelFolder | None:
     """Make the configured model ready in the cache; ModelError says why that cannot be.
 
-    ConfigError: what would run it is not installed, so that nothing is fetched for it. A scripted data plane has no model on disk, nor has one that was given as an object.
+    ConfigError: what would run it is not installed, so that nothing is fetched for it. A scripted
+    data plane has no model on disk, nor has one that was given as an object.
     """
     check_driver(DATA_PLANES, config.engine.data_plane, option="engine.data_plane")
     check_driver(SCHEDULERS, config.engine.scheduler, option="engine.scheduler")
