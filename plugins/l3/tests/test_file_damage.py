@@ -34,7 +34,7 @@ WRITER = """
     from tokenspeed_l3.store_contract import names, page_of
     from tokenspeed_l3.stores.file import FileStore
     store = FileStore({"location": sys.argv[1], "min_free": 0}, buffers=())
-    keys = names("killed", 200)
+    keys = names("killed", 60)
     pages = [page_of(key, 300_000) for key in keys]
     print("ready", flush=True)
     for turn in itertools.count():
@@ -291,8 +291,8 @@ def test_permission_lost_is_an_error_until_it_returns(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_nothing_half(tmp_path: Path) -> None:
     """After SIGKILL in the middle of puts every object is whole or missing, and what the dead left
     is deleted by the next."""
-    size, keys = 300_000, names("killed", 200)
-    for turn in range(3):
+    size, keys = 300_000, names("killed", 60)
+    for turn in range(2):
         command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -367,7 +367,7 @@ def test_thousands_of_damaged_objects(tmp_path: Path) -> None:
     `L3_DAMAGED=10000` makes it that many.
     """
     store, chance, size = open_store(tmp_path), random.Random(5), 256
-    keys, whole = names("many", int(os.environ.get("L3_DAMAGED", "1500"))), {}
+    keys, whole = names("many", int(os.environ.get("L3_DAMAGED", "1000"))), {}
     put(store, keys, size=size)
     directory = Directory(str(tmp_path))
     for number, key in enumerate(keys):

@@ -50,4 +50,4 @@ def bench(tmp_path: Path) -> FileBench:
 class TestContract(StoreContract):
     """What every store must do."""
 
-    damages = 100
+    damages = 50
