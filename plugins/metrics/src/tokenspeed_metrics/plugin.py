@@ -141,16 +141,18 @@ class Metrics(Plugin):
 
     @hookimpl
     def round_done(self, round: Round) -> None:
-        if self._rounds is not None and self._requests is not None:
-            self._rounds.round_done(round)
-            self._requests.count_refused()
+        rounds, requests = self._rounds, self._requests
+        if rounds is not None and requests is not None and rounds.round_done(round):
+            requests.count_refused()
 
     # --- asked by a front end --------------------------------------------------------------------
 
     def _reply(self, arguments: Mapping[str, object]) -> ControlReply:
         """Every series of this rank, in the form that `Samples.plain` describes."""
-        if self._exposition is None or self._rounds is None:
+        if self._exposition is None or self._rounds is None or self._requests is None:
             return ControlReply(OPERATION, success=False, message="metrics are switched off")
+        self._rounds.settle()
         self._rounds.take_sizes()
+        self._requests.count_refused()
         families = [samples.plain() for samples in self._exposition.samples()]
         return ControlReply(OPERATION, success=True, values={"families": families})

@@ -6,13 +6,15 @@ Gauges are read from the engine's state and never counted up and down, so none c
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tokenspeed_hookspecs import CacheOperationKind, CommittedForward, Engine, Plan, Round
 from tokenspeed_metrics import buckets
 from tokenspeed_metrics.catalogue import Catalogue
 from tokenspeed_metrics.group_pages import GroupPages
 from tokenspeed_metrics.token_gaps import TokenGaps
 
-SIZES_EVERY_S = 0.01
+LOOKS_EVERY_S = 0.01
 PAUSES = ("paused", "frozen", "released")
 
 
@@ -53,6 +55,7 @@ class RoundSeries:
         }
         self._sleeping = gauge("sleeping", "1 while memory is released.")
         self._was_paused, self._looked_at = False, float("-inf")
+        self._batches: list[int] = []  # the tokens of each round's, since the last look
         self._tokens = catalogue.histogram(
             "iteration_tokens_total", "Tokens of a round's batch.", buckets=buckets.BATCH_TOKENS
         )
@@ -85,32 +88,41 @@ class RoundSeries:
         self._draft_tokens.add(sum(batch.input_lengths[row] - 1 for row in rows))
         self._accepted.add(sum(lengths[row] - 1 for row in rows))
 
-    def round_done(self, round: Round) -> None:
-        """Take a round that is over."""
-        self._rounds.add()
-        plan = round.plan
+    def round_done(self, round: Round) -> bool:
+        """Take a round that is over; whether it was time to look at everything."""
+        plan, num_tokens = round.plan, 0
         if plan is not None:
-            self._take_plan(plan)
+            if plan.batch is not None:
+                num_tokens = plan.batch.num_tokens
+            if plan.operations or plan.aborts:
+                self._take_plan(plan)
+        self._batches.append(num_tokens)
+        # Nobody reads more often than this, and rounds may be far shorter.
+        if round.batch is not None and round.now - self._looked_at < LOOKS_EVERY_S:
+            return False
+        self._looked_at = round.now
+        self.settle()
+        if not round.frozen:
+            self._in_flight.set(round.in_flight)
+            # Counting active pages takes long, unless it was done for this round's outputs.
+            if round.batch is None or round.load is not None:
+                self.take_sizes()
+        return True
+
+    def settle(self) -> None:
+        """Take the rounds of since the last look, and what the controls say."""
+        batches, self._batches = self._batches, []
+        self._rounds.add(len(batches))
+        for num_tokens, count in Counter(batches).items():
+            if num_tokens:
+                self._tokens.observe(num_tokens, count)
         if self._controls.admissions_blocked or self._was_paused:
             self._take_state()
-        if round.frozen:
-            return
-        self._in_flight.set(round.in_flight)
-        # Counting active pages takes long, unless it was done for this round's outputs; and nobody
-        # reads more often than this, while rounds may be shorter.
-        is_due = round.load is not None and round.now - self._looked_at >= SIZES_EVERY_S
-        if is_due or round.batch is None:
-            self._looked_at = round.now
-            self.take_sizes()
 
     def _take_plan(self, plan: Plan) -> None:
-        if plan.batch is not None and plan.batch.num_tokens:
-            self._tokens.observe(plan.batch.num_tokens)
-        if plan.operations:
-            kinds = [operation.kind for operation in plan.operations]
-            self._preemptions.add(kinds.count(CacheOperationKind.SNAPSHOT))
-        if plan.aborts:
-            self._capacity_aborts.add(len(plan.aborts))
+        kinds = [operation.kind for operation in plan.operations]
+        self._preemptions.add(kinds.count(CacheOperationKind.SNAPSHOT))
+        self._capacity_aborts.add(len(plan.aborts))
 
     def _take_state(self) -> None:
         state = self._controls.describe()
