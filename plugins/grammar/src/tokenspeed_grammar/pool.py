@@ -19,7 +19,7 @@ from tokenspeed_hookspecs import Clock
 STOP_WAIT_S = 1.0  # for a thread inside a compile
 END_WAIT_S = 30.0  # for one that only has to end; where other processes are busy that takes a while
 STEP_S = 0.01
-NICENESS, LEAST_NICE = 10, 19
+NICENESS, LEAST_NICE = 5, 19
 Compile = Callable[[str, str], CompiledGrammar]
 
 
@@ -86,8 +86,8 @@ class CompilePool:
                 return found
 
     def _work(self) -> None:
-        # Where cores are few, rounds and forwards come first. Less still would keep a thread that
-        # holds the interpreter from its core, and the loop waiting for both.
+        # Where cores are few, rounds and forwards come first. Not by more: on a busy machine small
+        # compiles would run into their timeout, and one that holds the interpreter would keep it.
         own = threading.get_native_id()
         usual = os.getpriority(os.PRIO_PROCESS, own)
         os.setpriority(os.PRIO_PROCESS, own, min(LEAST_NICE, usual + NICENESS))
