@@ -15,7 +15,7 @@ from tokenspeed_core.config import EngineConfig, from_tables
 from tokenspeed_core.config.engine_config import LISTS, SECTIONS
 from tokenspeed_core.config.nearest import unknown
 from tokenspeed_core.engine import LocalEngine
-from tokenspeed_core.errors import ConfigError
+from tokenspeed_core.errors import CompositionError, ConfigError
 from tokenspeed_core.frontends.in_process import InProcessFrontend
 from tokenspeed_core.model_tokenizer import model_tokenizer
 from tokenspeed_core.models.progress import Progress
@@ -42,7 +42,9 @@ def compose(
         options["model"] = model
     chosen = with_options(config or EngineConfig(), options)
     _check_ranks(chosen, plugins)
-    select(chosen, plugins)  # a wrong name is told before a model is fetched
+    # A wrong name is told before a model is fetched.
+    if problems := select(chosen, plugins).problems:
+        raise CompositionError(list(problems))
     frontend = InProcessFrontend()
     tokenizer = model_tokenizer(chosen, progress)
     with ExitStack() as resources:
