@@ -84,9 +84,7 @@ def build_resolved(
         from tokenspeed_core.recording.recorder import recorded
 
         around = recorded(around, config, plugins=resolved.loaded)
-    engine = RankEngine(
-        around.clock, around.log, around.ranks, around.tokenizer, around.is_replay
-    )
+    engine = RankEngine(around.clock, around.log, around.ranks, around.tokenizer, around.is_replay)
     plugins = make_plugins(resolved.loaded, resolved.failed, engine=engine)
     try:
         return _compose(config, plugins, around=around, engine=engine)
