@@ -49,13 +49,16 @@ class RowFault:
 
 @define
 class Faults:
-    """Faults by request: at its k-th token (from 0), or at the chunk from a prompt position on."""
+    """Faults by request: at its k-th token (from 0), at the chunk from a prompt position on, or in
+    all of its chunks; `struck` has the requests that had such a chunk."""
 
     _at_token: dict[tuple[str, int], RowFault] = field(factory=dict, init=False)
     _at_chunk: dict[tuple[str, int], RowFault] = field(factory=dict, init=False)
+    _in_chunks: dict[str, RowFault] = field(factory=dict, init=False)
+    struck: set[str] = field(factory=set, init=False)
 
     def __bool__(self) -> bool:
-        return bool(self._at_token or self._at_chunk)
+        return bool(self._at_token or self._at_chunk or self._in_chunks)
 
     def at_token(self, request_id: str, index: int, *, fault: RowFault) -> None:
         """Let the row that samples the request's token number `index` fail."""
@@ -65,10 +68,18 @@ class Faults:
         """Let the mid-prompt chunk that begins at `position` fail."""
         self._at_chunk[request_id, position] = fault
 
+    def in_chunks(self, request_id: str, *, fault: RowFault) -> None:
+        """Let every mid-prompt chunk of the request fail, wherever its prompt is cut."""
+        self._in_chunks[request_id] = fault
+
     def of_token(self, request_id: str, index: int) -> RowFault | None:
         """The fault of a row that samples."""
         return self._at_token.get((request_id, index))
 
     def of_chunk(self, request_id: str, position: int) -> RowFault | None:
         """The fault of a mid-chunk row."""
+        fault = self._in_chunks.get(request_id)
+        if fault is not None:
+            self.struck.add(request_id)
+            return fault
         return self._at_chunk.get((request_id, position))

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.testing.messages import request, telling_tokens
@@ -43,7 +43,8 @@ class Arrival:
     """A request, its replica, when it comes, and when it is given up, in rounds (None: never).
 
     A stage holds it for `polls`. Its token number `ends_at` is its stop token, number `nan_at` is
-    NaN; `told` is whether the engine ends it, which its client is told, or the client does.
+    NaN, and with `nan_chunk` every chunk of its prompt but the last is. `told` is whether the
+    engine ends it, which its client is told, or the client does.
     """
 
     message: AddRequest
@@ -54,6 +55,7 @@ class Arrival:
     polls: int = 0
     ends_at: int | None = None
     nan_at: int | None = None
+    nan_chunk: bool = False
 
     def expected(self, max_request_tokens: int) -> list[int]:
         """The tokens it must get if nothing ends it early."""
@@ -68,7 +70,7 @@ class Arrival:
         return telling_tokens(budget)
 
 
-SHOWN = ("replica", "round", "abort_round", "told", "polls", "ends_at", "nan_at")
+SHOWN = ("replica", "round", "abort_round", "told", "polls", "ends_at", "nan_at", "nan_chunk")
 
 
 @frozen
@@ -107,7 +109,7 @@ class Plan:
             },
             sliding_window=window,
             stream_interval=rng.choice([1, 1, 4]),
-            arrivals=_arrivals(rng, topology.dp),
+            arrivals=_with_more(_arrivals(rng, topology.dp), random.Random(f"{seed} more")),
             operations=_operations(rng),
             faults=draw_faults(rng, topology.world_size) if rng.random() < 0.5 else (),
             # The scheduler refuses these three together.
@@ -181,6 +183,17 @@ def _arrivals(rng: random.Random, num_replicas: int) -> list[Arrival]:
             )
         )
     return arrivals
+
+
+def _with_more(arrivals: Sequence[Arrival], rng: random.Random) -> list[Arrival]:
+    """Some with an interval of their own, some with NaN in a chunk; from draws of their own, so
+    that what else a seed stands for stays as it was."""
+    found = []
+    for each in arrivals:
+        sampling = evolve(each.message.sampling, stream_interval=rng.choice([None, None, 1, 3]))
+        message = evolve(each.message, sampling=sampling)
+        found.append(evolve(each, message=message, nan_chunk=rng.random() < 0.06))
+    return found
 
 
 def _operations(rng: random.Random) -> list[tuple[int, ControlRequest]]:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
+from tokenspeed_core.loop.admission import NON_STREAM_INTERVAL
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.requests.table import CLIENT_ABORT
 from tokenspeed_core.testing.simulation.faults import HARMS, Fault, Harm
 from tokenspeed_core.testing.simulation.plan import Arrival, Plan
 from tokenspeed_core.testing.simulation.world import World, expected_of
+from tokenspeed_core.testing.streams import Stream
 
 MOST_SHRINKS = 200
 
@@ -111,12 +113,28 @@ def _check_stream(world: World, arrival: Arrival, *, is_whole: bool) -> None:
     told = getattr(stream.finish, "message", None)
     assert told != CLIENT_ABORT, f"{name}: its client had left, and was told so"
     early = arrival.abort_round is not None or _is_refused(stream.finish)
-    if is_whole and not early:
+    _check_intervals(arrival, stream, default=world.plan.stream_interval)
+    is_struck = any(name in engine.plane.faults.struck for engine in world.engines)
+    if is_whole and is_struck and not early:
+        assert stream.kind == "abort", f"{name} had NaN in a chunk and ended by {stream.kind}"
+    if is_whole and not early and not is_struck:
         assert stream.tokens == expected, f"{name}: {stream.tokens}, expected {expected}"
         assert stream.finish is not None, f"{name} has no end"
     else:
         is_prefix = stream.tokens == expected[: len(stream.tokens)]
         assert is_prefix, f"{name}: {stream.tokens} does not begin {expected}"
+
+
+def _check_intervals(arrival: Arrival, stream: Stream, *, default: int) -> None:
+    """Chunks before the last come with the first token, and then so many tokens apart."""
+    message = arrival.message
+    interval = message.sampling.stream_interval or default
+    if not message.stream:
+        interval = NON_STREAM_INTERVAL
+    counts = [chunk.completion_tokens for chunk in stream.chunks[:-1]]
+    assert counts == [1 + number * interval for number in range(len(counts))], (
+        f"{message.request_id} has an interval of {interval} and had chunks at {counts} tokens"
+    )
 
 
 def _is_refused(finish: object) -> bool:
@@ -159,13 +177,21 @@ VARIATIONS: dict[str, Variation] = {
         arrivals=[evolve(each, replica=0) for each in plan.arrivals],
     ),
     "a large pool": lambda plan: evolve(plan, scheduler={**plan.scheduler, "num_pages": 513}),
+    "another interval": lambda plan: evolve(plan, stream_interval=3),
+    "nobody held": lambda plan: evolve(
+        plan, arrivals=[evolve(_unheld(each), polls=0) for each in plan.arrivals]
+    ),
     "no events": lambda plan: evolve(plan, is_watched=False),
 }
 
 
+def _unheld(arrival: Arrival) -> Arrival:
+    return evolve(arrival, message=evolve(arrival.message, features={}))
+
+
 def plain(plan: Plan) -> Plan:
-    """The plan with nothing that ends or stops a request early."""
-    arrivals = [evolve(each, abort_round=None) for each in plan.arrivals]
+    """The plan with nothing that ends or stops a request early, or depends on how it is cut."""
+    arrivals = [evolve(each, abort_round=None, nan_chunk=False) for each in plan.arrivals]
     return evolve(plan, arrivals=arrivals, operations=(), faults=())
 
 

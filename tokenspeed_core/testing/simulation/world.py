@@ -198,6 +198,8 @@ class World:
                 engine.plane.faults.at_token(name, arrival.ends_at, fault=fault)
             if arrival.nan_at is not None:
                 engine.plane.faults.at_token(name, arrival.nan_at, fault=RowFault(is_nan=True))
+            if arrival.nan_chunk:
+                engine.plane.faults.in_chunks(name, fault=RowFault(is_nan=True))
 
     # --- what comes in ---------------------------------------------------------------------------
 
