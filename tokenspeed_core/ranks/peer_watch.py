@@ -10,6 +10,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 POLL_MS = 100
+CLOSED = (zmq.ENOTSOCK, zmq.ETERM)
 BROKEN = "its connection broke; it was killed or stopped"
 
 Hear = Callable[[int, str], None]
@@ -33,6 +34,14 @@ class PeerWatch:
             self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._listen()
+        except zmq.ZMQError as error:
+            # Whoever heard of an end closed the sockets, or the process is ending.
+            if error.errno not in CLOSED:
+                raise
+
+    def _listen(self) -> None:
         poller = zmq.Poller()
         for _, monitor in self._monitors:
             poller.register(monitor, zmq.POLLIN)
