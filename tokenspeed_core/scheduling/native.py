@@ -313,8 +313,9 @@ class NativeScheduler:
     # --- the prefix cache ------------------------------------------------------------------------
 
     def can_clear_cache(self) -> bool:
-        """Whether nothing pins a page of the prefix cache."""
-        return bool(self._wheel.can_clear_cache())
+        """Whether nothing pins a page of the prefix cache, and nothing that ended is to come."""
+        # The wheel publishes the pages of an ended request once its last row is answered.
+        return not self._endings.num_answering() and bool(self._wheel.can_clear_cache())
 
     def clear_cache(self) -> bool:
         """Forget every cached prefix; False while a page is pinned."""
