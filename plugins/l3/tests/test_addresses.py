@@ -114,7 +114,7 @@ def test_what_is_no_address(address: str, told: str) -> None:
         ("file:", "option location is missing"),
         ("file:/x?sync=perhaps", "option sync: expected true or false"),
         ("redis://h?timeout=fast", "option timeout: expected seconds"),
-        ("redis://h/name", "number of a database"),
+        ("redis://h/name", "db being a number"),
     ],
 )
 def test_a_wrong_option_is_told(address: str, told: str) -> None:

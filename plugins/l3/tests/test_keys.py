@@ -62,3 +62,11 @@ def test_an_object_is_named_by_page_and_place() -> None:
     names = {each.name("ns", KEY) for each in [part, *others, evolve(part, num_stages=4)]}
     assert len(names) == 5
     assert part.name("ns", evolve(KEY, page_offset=1)) not in names
+
+
+def test_groups_that_read_alike_are_still_apart() -> None:
+    """One group's page must never be found in the place of another's."""
+    groups = ["full", "Full", "full ", "window 4", "window/4", "g" * 40, "g" * 41]
+    names = {Part(group, 128).name("ns", evolve(KEY, group=group)) for group in groups}
+    assert len(names) == len(groups)
+    assert all(re.fullmatch(r"[a-z0-9._/-]+", name) for name in names)

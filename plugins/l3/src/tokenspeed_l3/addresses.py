@@ -56,7 +56,8 @@ def parse_address(text: str, options: Mapping[str, object] | None = None) -> Sto
         factory, _, rest = rest.partition(":")
         if not all(each.isidentifier() for each in (*name.split("."), factory)):
             raise ValueError(
-                f"expected a store of {', '.join(known_stores())}, or module:Class, got {text!r}"
+                f"expected a store of {', '.join(known_stores())}, or module:Class, got {name!r} "
+                "and what is behind it"
             )
     pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     given: dict[str, object] = {"location": rest} if rest else {}

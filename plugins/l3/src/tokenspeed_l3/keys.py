@@ -60,14 +60,21 @@ class Part:
 
     def name(self, namespace: str, key: StorageKey) -> str:
         """The whole name of a page's object."""
-        group = _readable(self.group)
         place = f"s{self.shard}of{self.shard_count}_p{self.stage}of{self.num_stages}"
-        return f"{namespace}/{key.content_hash}_{group}_{key.page_offset}_{place}"
+        return f"{namespace}/{key.content_hash}_{_distinct(self.group)}_{key.page_offset}_{place}"
 
 
 def canonical(facts: object) -> str:
     """JSON that is the same text for equal facts. TypeError: a value that JSON does not have."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _distinct(text: str) -> str:
+    """A text as a part of a name, which no other text is."""
+    readable = _readable(text)
+    if readable == text:
+        return text
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _readable(text: str) -> str:

@@ -238,7 +238,8 @@ class L3(Plugin):
         try:
             store, is_open = make(), True
         except StoreError as error:
-            told = f"the store {options.store.partition('?')[0]} cannot be opened: {error}"
+            # Without the rest of the address, which may hold a password.
+            told = f"the store {parse_address(options.store)} cannot be opened: {error}"
             if options.required:
                 raise L3Error(f"{told}; l3.required = false would start without it") from error
             log.error("l3: %s; it is tried again in %s s", told, options.recovery_interval_s)

@@ -193,13 +193,13 @@ class _Heads:
 
     @contextmanager
     def lent(self) -> Iterator[list[memoryview]]:
-        """A place for each head of a call. After an error it is not lent again: a transfer may
-        still use it."""
+        """A place for each head of a call. After an error it is not lent again, and kept: a
+        transfer may still use it."""
         with self._lock:
             heads = self._free.pop() if self._free else self._make()
         try:
             yield heads
-        except StoreError:
+        except BaseException:
             self._lost.append(heads)
             raise
         self._free.append(heads)

@@ -50,15 +50,19 @@ def parse_server(location: str) -> Server:
         return Server(path=location)
     url = urlsplit(location)
     db = url.path.strip("/") or "0"
-    if location and not location.startswith("//"):
+    try:
+        port = url.port or 6379
+    except ValueError:
+        port = 0
+    # What is wrong may be a part of a password, so nobody is shown it.
+    if (location and not location.startswith("//")) or not port or not db.isdigit():
         raise ValueError(
-            "expected redis://host:port/db or redis:/path/of/socket, got no such address"
+            "expected redis://host:port/db, db being a number, or redis:/path/of/socket, got no "
+            "such address; is a password in it percent-encoded?"
         )
-    if not db.isdigit():
-        raise ValueError(f"expected the number of a database behind the port, got {db!r}")
     return Server(
         host=url.hostname or "localhost",
-        port=url.port or 6379,
+        port=port,
         db=int(db),
         username=unquote(url.username or ""),
         password=unquote(url.password or ""),
