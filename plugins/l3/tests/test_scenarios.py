@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenspeed_core.ranks.topology import Topology
-from tokenspeed_core.testing import EngineSetup, ScriptedFrontend, Tiers, request, telling_tokens
+from tokenspeed_core.testing import EngineSetup, ManualFrontend, Tiers, request, telling_tokens
 from tokenspeed_hookspecs import AbortRequests, CacheOperationKind, ControlRequest, Message
 from tokenspeed_l3.testing import ScriptedStore
 
@@ -69,14 +69,15 @@ def test_a_flush_under_a_keep_pause_runs_once_the_cache_work_did(deploy: Deploy)
         is_end = chunk.finish is not None
         return [ControlRequest("pause", {"mode": "keep"})] if is_end else []
 
-    script: list[list[Message]] = [[] for _ in range(5000)]
-    script[0], script[30] = [request("r1", 65, budget=2)], [ControlRequest("flush_cache")]
-    frontend = ScriptedFrontend(script, react)
     store = ScriptedStore()
     setup = EngineSetup(depth=0, tiers=Tiers.HOST)
-    engine = deploy(store, setup=setup, world={"frontends": {0: frontend}}).engine
-    while len(engine.received.replies) < 2:
-        assert not engine.round(), "the script ended before the replies"
+    deployment = deploy(store, setup=setup, world={"frontends": {0: ManualFrontend(react)}})
+    engine = deployment.engine
+    deployment.world.put(request("r1", 65, budget=2))
+    deployment.until(lambda: engine.received.replies)
+    engine.rounds(30)
+    deployment.world.put(ControlRequest("flush_cache"))
+    deployment.until(lambda: len(engine.received.replies) == 2)
     assert engine.received["r1"].kind == "length"
     replies = [(reply.name, reply.success) for reply in engine.received.replies]
     assert replies == [("pause", True), ("flush_cache", True)]
