@@ -156,7 +156,9 @@ class _Commit:
             self.table.version += 1  # usage that was gathered for a batch is out of date
         state.computed_length = prefix + batch.input_lengths[row]
         if batch.is_mid_chunk(row):
-            state.has_nan_chunk |= row in self.nan_rows
+            if row in self.nan_rows:
+                state.has_nan_chunk = True
+                self.tokens.suspect.append(row)
             self.tokens.drop(row)
             return
         if state.times.prefilled is None:

@@ -32,12 +32,15 @@ class RowTokens:
         self.flat: list[int] = self.array.tolist() if self._starts is None else [-1] * count
         self.finished: list[int] = []
         self.aborted: list[int] = []
+        self.suspect: list[int] = []
         self._more: dict[int, list[int]] = {}
 
     @property
     def outcome(self) -> CommitOutcome:
         """What became of each row."""
-        return CommitOutcome(self.flat, self._more, self.finished, self.aborted)
+        return CommitOutcome(
+            self.flat, self._more, self.finished, self.aborted, suspect=self.suspect
+        )
 
     def span(self, row: int) -> tuple[int, int]:
         """Where the row's tokens are in the flat list."""

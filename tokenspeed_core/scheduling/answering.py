@@ -41,7 +41,7 @@ class Answering:
         silent = silent_rows(outcome.tokens)
         fill_results(forward, outcome, silent=silent)
         # Nothing to look at in most rounds, so this is asked before any row is.
-        if silent or outcome.more or outcome.finished or outcome.aborted:
+        if silent or outcome.more or outcome.finished or outcome.aborted or outcome.suspect:
             followers = self._followers(forward, outcome, silent=silent)
             self.queue.add(with_followers(forward, followers))
             return
@@ -67,6 +67,8 @@ class Answering:
         for row in outcome.finished:
             self.endings.end(requests[row])
             followers[row] = [events.finish(requests[row].request_id)]
+        for row in outcome.suspect:
+            self.endings.suspect(requests[row])
         for row in outcome.aborted:
             self.endings.end_held(requests[row])
         if self.endings.num_held:

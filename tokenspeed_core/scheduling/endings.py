@@ -27,11 +27,25 @@ class Endings:
     entrance: Entrance
     events: NativeEvents
     num_held: int = 0
-    has_suspects: bool = False  # pages of an aborted request were published with a later plan
+    num_suspect: int = 0  # requests that run on and publish what nobody may use
+    has_suspects: bool = False  # pages of one, or of an aborted request, were published
     leaving: list[Tracked] = field(factory=list)
+
+    @property
+    def are_suspects_over(self) -> bool:
+        """Whether there are suspect pages, and no more of them can come."""
+        return self.has_suspects and not self.num_held and not self.num_suspect
+
+    def suspect(self, request: Tracked) -> None:
+        """Take all that a request publishes, until it ends, for bad."""
+        if not request.is_suspect:
+            request.is_suspect = self.has_suspects = True
+            self.num_suspect += 1
 
     def end(self, request: Tracked) -> None:
         """Take a request for ended: its rows in flight must come back without a token."""
+        self.num_suspect -= request.is_suspect
+        request.is_suspect = False
         self.entrance.leave(request, Stage.ENDED)
         self.leaving.append(request)
         self.flight.mark_late(request.request_id)

@@ -194,7 +194,7 @@ class NativeScheduler:
     def plan(self) -> Plan:
         """What to run next. What is queued goes first: a cancelled request must not begin."""
         self.advance()
-        if self._endings.has_suspects and not self._endings.num_held:
+        if self._endings.are_suspects_over:
             self._endings.has_suspects = not self.clear_cache()
         if self._backlog.may_move:
             self._hand_over()

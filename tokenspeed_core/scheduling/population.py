@@ -58,6 +58,7 @@ class Tracked:
     stage: Stage = Stage.BACKLOG
     unbegun: Price = NOTHING
     is_abort_held: bool = False
+    is_suspect: bool = False
     prompt: npt.NDArray[np.int32] | None = None
     result: Any = None
     reserve: Any = None

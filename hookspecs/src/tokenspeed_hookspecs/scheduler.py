@@ -316,9 +316,11 @@ class CommitOutcome:
     `tokens[i]` is the row's one kept token, -1 for none (mid-chunk and late rows); `more[i]` holds
     the whole list for the few rows with several. `finished` rows publish their pages; `aborted`
     rows do not, and what they published before is forgotten: nobody may reuse what is in them.
+    `suspect` rows go on, and nobody may reuse theirs either, nor any store keep them.
     """
 
     tokens: Sequence[int]
     more: Mapping[int, list[int]] = field(factory=dict)
     finished: Sequence[int] = ()
     aborted: Sequence[int] = ()
+    suspect: Sequence[int] = ()

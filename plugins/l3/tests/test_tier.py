@@ -198,6 +198,16 @@ def test_pages_of_a_nan_are_never_put(deploy: Deploy) -> None:
     assert again.cached("good") == 0
 
 
+def test_pages_of_a_nan_in_a_chunk_are_never_put(deploy: Deploy) -> None:
+    """They are written back long before the prompt, and with it the request, ends."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    deployment.engine.plane.faults.at_chunk("bad", 0, fault=RowFault(is_nan=True))
+    assert deployment.ask("bad", range(1, 1500), budget=4).kind == "abort"
+    deployment.settle()
+    assert store.calls["put"] == 0
+
+
 def test_a_nan_beside_a_request_that_waits_for_the_store_holds_it_up_no_longer(
     deploy: Deploy,
 ) -> None:
