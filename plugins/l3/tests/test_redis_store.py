@@ -227,6 +227,20 @@ def test_a_lost_generation_is_a_namespace_that_is_gone(bench: RedisBench) -> Non
     store.close()
 
 
+def test_a_removal_that_is_refused_is_no_removal(own: Callable[..., RedisBench]) -> None:
+    """A server that takes no writes, as a replica, still has the namespace: that is an error."""
+    server = own()
+    store, keys = server.open(), names("kept", 2)
+    assert all(put(store, keys, size=10).success)
+    connection = server.connect()
+    connection.ask([b"CONFIG", b"SET", b"min-replicas-to-write", b"1"])
+    connection.close()
+    with pytest.raises(StoreError, match="NOREPLICAS"):
+        store.remove_by_prefix(keys[0].partition("/")[0])
+    assert all(store.batch_exists(keys))
+    store.close()
+
+
 def test_objects_can_have_a_lifetime(bench: RedisBench) -> None:
     """With `ttl` an object goes by itself."""
     store, (key,) = bench.open(ttl="200ms"), names("ttl", 1)

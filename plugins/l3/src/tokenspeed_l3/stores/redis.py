@@ -76,7 +76,7 @@ class RedisStore:
 
         def ask(connection: Connection) -> list[bool]:
             found = self._names(connection, keys)
-            replies = iter(connection.ask_all([[b"EXISTS", each] for each in found if each]))
+            replies = iter(_granted(connection, [[b"EXISTS", each] for each in found if each]))
             return [each is not None and next(replies) == 1 for each in found]
 
         return self._run(ask)
@@ -95,7 +95,7 @@ class RedisStore:
         """Forget a namespace's generation."""
         name = self._generation_name(prefix.removesuffix("/"))
         generation, _ = self._run(
-            lambda connection: connection.ask_all([[b"GET", name], [b"UNLINK", name]])
+            lambda connection: _granted(connection, [[b"GET", name], [b"UNLINK", name]])
         )
         if isinstance(generation, bytes):
             pattern = b"%s:o:%s:*" % (self._prefix.encode(), generation)
@@ -265,6 +265,15 @@ class RedisStore:
             raise StoreError(f"Redis at {self._pool.server}: {limit}") from error
         except (OSError, ReplyError) as error:
             raise StoreError(f"Redis at {self._pool.server}: {error}") from error
+
+
+def _granted(connection: Connection, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
+    """The answers to commands. ReplyError: one was refused, such as a write to a replica."""
+    replies = connection.ask_all(commands)
+    for reply in replies:
+        if isinstance(reply, ReplyError):
+            raise reply
+    return replies
 
 
 @define(eq=False)
