@@ -233,6 +233,7 @@ def test_a_full_file_keeps_the_last_rounds(tmp_path: Path) -> None:
     assert [frame.number for frame in frames[-LAST_ROUNDS:]] == list(range(1744, 2000))
     assert sum(frame.beyond for frame in frames) == LAST_ROUNDS
     assert path.stat().st_size < 20_000
+    assert path.stat().st_mode & 0o077 == 0, "others may read prompts and options"
 
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

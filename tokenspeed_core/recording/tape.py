@@ -8,6 +8,7 @@ replayed, and of those only the last are kept, for people to read.
 
 from __future__ import annotations
 
+import os
 import queue
 import struct
 import threading
@@ -25,6 +26,7 @@ MAGIC = b"tokenspeed recording 1\n"
 LENGTH = struct.Struct("<I")
 MOST_BYTES = 256 * 2**20
 LAST_ROUNDS = 256
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 @frozen
@@ -71,7 +73,8 @@ class TapeWriter:
     """Takes frames and writes them elsewhere; `close` waits until all are written."""
 
     def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES) -> None:
-        self._file = path.open("wb")
+        # Prompts are in it, and options, which may hold passwords.
+        self._file = os.fdopen(os.open(path, CREATE, 0o600), "wb")
         self._file.write(MAGIC)
         self._most_bytes = most_bytes
         self._written = 0
