@@ -68,6 +68,19 @@ def test_flushed_weights_have_a_namespace_of_their_own(deploy: Deploy, topology:
     assert {key.partition("/")[0] for key in store.objects} == {deployment.plugin().namespace}
 
 
+def test_an_update_named_as_the_first_weights_has_a_namespace_of_its_own(deploy: Deploy) -> None:
+    """That name may be the default, and engines that were not updated still use it."""
+    store = ScriptedStore()
+    deployment, other = deploy(store), deploy(store)
+    update = {"model_path": "x", "weight_version": deployment.plugin().options.weight_version}
+    assert deployment.operate("update_weights_from_disk", **update).success
+    deployment.ask("new", PROMPT, budget=4)
+    deployment.settle()
+    assert store.objects
+    other.ask("old", PROMPT, budget=4)
+    assert other.cached("old") == 0
+
+
 def test_a_flushed_update_without_a_version_is_refused_before_it_loads(deploy: Deploy) -> None:
     """The old weights stay in place."""
     deployment = deploy(ScriptedStore())
@@ -112,13 +125,14 @@ def test_requests_that_run_on_through_a_flushed_update_are_not_stored(deploy: De
     assert store.objects
 
 
+@pytest.mark.parametrize("name", [{}, {"weight_version": ""}])
 def test_weights_without_a_version_are_not_stored_until_an_update_names_one(
-    deploy: Deploy,
+    deploy: Deploy, name: dict[str, str]
 ) -> None:
     """Under the old name others would take their pages for those of the old weights."""
     store = ScriptedStore()
     deployment = deploy(store)
-    unnamed = {"model_path": "x", "flush_cache": False}
+    unnamed = {"model_path": "x", "flush_cache": False, **name}
     assert deployment.operate("update_weights_from_disk", **unnamed).success
     assert deployment.operate("flush_cache").success
     deployment.ask("unnamed", PROMPT, budget=4)

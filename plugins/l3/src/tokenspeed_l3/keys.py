@@ -31,14 +31,16 @@ class Facts:
     page_size: int
     stages: Sequence[Mapping[str, Any]]
 
-    def namespace(self, weight_version: str) -> str:
-        """The namespace of these weights, in `[a-z0-9._-]`."""
+    def namespace(self, weight_version: str, *, is_update: bool = False) -> str:
+        """The namespace of these weights, in `[a-z0-9._-]`. Those of an update are not the
+        checkpoint's, whatever they are called: they may be given the name it has by default."""
         facts = {
             "format": FORMAT,
             "deployment": self.deployment,
             "page_size": self.page_size,
             "stages": [dict(stage) for stage in self.stages],
             "weight_version": weight_version,
+            **({"is_update": True} if is_update else {}),
         }
         digest = hashlib.sha256(canonical(facts).encode()).hexdigest()
         words = (self.deployment, weight_version)

@@ -60,7 +60,7 @@ class L3(Plugin):
         self._executor: Executor | None = None
         self._telling: Telling | None = None
         self._gets: dict[int, StorageOperation] = {}
-        self._namespaces: dict[str, str] = {}
+        self._namespaces: dict[tuple[str, bool], str] = {}
         self._loaded_in = 0
         self._is_quarantined = self._was_pending = False
         self._told_at = 0.0
@@ -75,10 +75,11 @@ class L3(Plugin):
         """Where objects are put now."""
         if self._seat is None:
             raise L3Error("the namespace is known from the hook start on, when ranks agreed on it")
-        version = self._versions.current
-        if version not in self._namespaces:
-            self._namespaces[version] = self._seat.facts.namespace(version)
-        return self._namespaces[version]
+        version, is_update = self._versions.current, self._versions.is_update
+        if (version, is_update) not in self._namespaces:
+            name = self._seat.facts.namespace(version, is_update=is_update)
+            self._namespaces[version, is_update] = name
+        return self._namespaces[version, is_update]
 
     def open_store(self, buffers: Sequence[memoryview]) -> Store:
         """Open the store that the options name. ValueError or StoreError: it cannot be."""
@@ -210,7 +211,7 @@ class L3(Plugin):
         version = asked.get("weight_version")
         self._loaded_in = round.number
         self._versions.load(
-            version if isinstance(version, str) else None,
+            version if isinstance(version, str) and version else None,
             is_clean=round.cache_cleared and not self._holds_pages(),
         )
         if self._versions.is_stale:

@@ -13,10 +13,12 @@ from attrs import define
 
 @define(eq=False)
 class Versions:
-    """`current` names the namespace. While `is_stale`, pages of other weights may be around."""
+    """`current` names the namespace, of weights from an update if `is_update`. While `is_stale`,
+    pages of other weights may be around."""
 
     current: str
     is_stale: bool = False
+    is_update: bool = False
     _loaded: str | None = None
 
     def load(self, version: str | None, *, is_clean: bool) -> None:
@@ -29,4 +31,4 @@ class Versions:
         """No page of earlier weights is left. Weights without a name stay unstored: under the old
         name others would take their pages for those of the old weights."""
         if self.is_stale and self._loaded is not None:
-            self.current, self.is_stale = self._loaded, False
+            self.current, self.is_stale, self.is_update = self._loaded, False, True
