@@ -85,7 +85,7 @@ FAULTS = [
     Planted(0, COMMIT, "_Commit._commit_row", "self.outbox.end(state)", "pass"),
     Planted(1, COMMIT, "_Commit._commit_row", "row in self.nan_rows or", ""),
     Planted(0, COMMIT, "_Commit._commit_extend", "if batch.is_mid_chunk(row):", "if False:"),
-    Planted(8, COMMIT, "_Commit._commit_extend", "state.has_nan_chunk |= row in self.nan_rows",
+    Planted(8, COMMIT, "_Commit._commit_extend", "state.has_nan_chunk = True",
             "pass"),
     Planted(3, COMMIT, "_is_due", "(len(state.output_ids) - 1)", "len(state.output_ids)"),
     Planted(1, COMMIT, "_Commit._commit_plain", "if table.version != rows.version:", "if False:"),
