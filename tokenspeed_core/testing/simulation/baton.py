@@ -114,7 +114,8 @@ class BatonMesh:
         if self.saboteur.strikes("payload lost"):
             return
         if self.saboteur.strikes("payload garbled"):
-            payload = b"\xc1" + payload[1:]  # no msgpack begins so, and no place does
+            # No msgpack begins so, no place does, and no row of numbers has such a length.
+            payload = b"\xc1" + payload
         waiting.append(payload)
         if self.saboteur.strikes("payload doubled"):
             waiting.append(payload)

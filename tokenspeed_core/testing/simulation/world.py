@@ -110,7 +110,7 @@ class World:
         self.num_rounds += 1
         is_late = any(saboteur.strikes("clock jumps") for saboteur in self.saboteurs)
         self.clock.now_s += JUMP_S if is_late else STEP_S
-        were_still = [_stands_still(engine) for engine in self.engines]
+        were_still = [_still_state(engine) for engine in self.engines]
         known = [tuple(engine.loop.requests.ids()) for engine in self.engines]
         held = [tuple(self.plugin(rank).holding) for rank in range(len(self.engines))]
         drained = [engine.loop.controls.drain is not None for engine in self.engines]
@@ -118,9 +118,10 @@ class World:
         if self.errors:
             return False
         for engine, was_still in zip(self.engines, were_still, strict=True):
-            if was_still and _stands_still(engine):
-                state = engine.loop.controls.state.value
-                assert engine.loop.last_round.batch is None, f"a forward ran while {state}"
+            # One that changed, from frozen to released, may have run what was left between.
+            if was_still is not None and was_still is _still_state(engine):
+                told = f"a forward ran while {was_still.value}"
+                assert engine.loop.last_round.batch is None, told
         for rank, was_draining in enumerate(drained):
             self._check_cancelled(rank, held=held[rank], was_draining=was_draining)
             self._check_drain(rank, known=known[rank], was_draining=was_draining)
@@ -308,10 +309,10 @@ def expected_of(world: World, arrival: Arrival) -> list[int]:
     return arrival.expected(world.owner(arrival.replica).scheduler.max_request_tokens)
 
 
-def _stands_still(engine: EngineFixture) -> bool:
-    """Whether no forward may run: frozen, without memory, or paused and empty by now."""
+def _still_state(engine: EngineFixture) -> State | None:
+    """The state in which no forward may run: frozen, without memory, or paused and empty by now."""
     controls = engine.loop.controls
-    return controls.state is not State.RUNNING and controls.drain is None
+    return None if controls.state is State.RUNNING or controls.drain is not None else controls.state
 
 
 def _nothing(*arguments: object) -> None:
