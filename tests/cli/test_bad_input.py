@@ -114,7 +114,10 @@ def test_an_interrupt_is_code_130(engine_flags: list[str]) -> None:
     """
     flags = ["--max-tokens", "900", "--ignore-eos", *engine_flags]
     command = [sys.executable, "-m", "tokenspeed_core", "generate", *["Hello"] * 32, *flags]
+    # A shell starts what it leaves in the background deaf to Ctrl-C; a child would inherit that.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, inherited)
     assert process.stdout is not None
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)
