@@ -18,12 +18,12 @@ from tokenspeed_grammar.testing import NamedGrammar
 Start = Callable[..., CompilePool]
 
 
-def _compile(kind: str, source: str) -> CompiledGrammar:
-    if source == "bad":
+def _compile(key: GrammarKey) -> CompiledGrammar:
+    if key.source == "bad":
         raise GrammarError("no good")
-    if source == "broken":
+    if key.source == "broken":
         raise KeyError("inside")
-    return NamedGrammar(source)
+    return NamedGrammar(key.source)
 
 
 def _job(source: str, *, is_wanted: bool = True) -> CompileJob:
@@ -79,10 +79,10 @@ def test_a_stuck_compile_takes_one_thread(start: Start) -> None:
     """Others compile on, and stopping does not wait for it."""
     gate = threading.Event()
 
-    def wait_for(kind: str, source: str) -> CompiledGrammar:
-        if source == "stuck":
+    def wait_for(key: GrammarKey) -> CompiledGrammar:
+        if key.source == "stuck":
             assert gate.wait(timeout=30)
-        return NamedGrammar(source)
+        return NamedGrammar(key.source)
 
     pool = start(2, wait_for)
     pool.submit(_job("stuck"))
@@ -97,10 +97,10 @@ def test_what_is_queued_is_not_begun_after_a_stop(start: Start) -> None:
     """A stop waits for the compile that runs, and for no other."""
     gate, begun = threading.Event(), []
 
-    def slow(kind: str, source: str) -> CompiledGrammar:
-        begun.append(source)
+    def slow(key: GrammarKey) -> CompiledGrammar:
+        begun.append(key.source)
         assert gate.wait(timeout=30)
-        return NamedGrammar(source)
+        return NamedGrammar(key.source)
 
     pool = start(1, slow)
     for source in "abc":

@@ -25,6 +25,7 @@ from tokenspeed_core.testing.small_tokenizer import small_tokenizer
 from tokenspeed_core.testing.streams import Stream
 from tokenspeed_core.testing.world import WorldFixture
 from tokenspeed_grammar.backend import CompiledGrammar
+from tokenspeed_grammar.keys import GrammarKey
 from tokenspeed_grammar.plugin import GrammarPlugin
 from tokenspeed_hookspecs import AddRequest, ControlRequest
 
@@ -46,10 +47,10 @@ class GatedGrammar(GrammarPlugin):
 
     gate: ClassVar[threading.Event] = threading.Event()
 
-    def _compile(self, kind: str, source: str) -> CompiledGrammar:
-        if source.startswith("slow"):
+    def _compile(self, key: GrammarKey) -> CompiledGrammar:
+        if key.source.startswith("slow"):
             assert self.gate.wait(timeout=30)
-        return super()._compile(kind, source.removeprefix("slow"))
+        return super()._compile(evolve(key, source=key.source.removeprefix("slow")))
 
 
 def _setup(**more: Any) -> EngineSetup:
@@ -298,7 +299,7 @@ def test_a_stop_token_may_follow_where_the_text_can_end(engines: Engines) -> Non
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "two grammars": ({"regex": "a", "ebnf": "b"}, "Invalid request: only one of"),
+    "two grammars": ({"regex": "a", "ebnf": "b"}, "Invalid request: only one grammar"),
     "a number": ({"regex": 7}, "Invalid request: regex must be a text"),
     "an empty EBNF": ({"ebnf": ""}, "Failed to compile ebnf grammar"),
     "a deep schema": ({"json_schema": '{"items":' * 800 + "{}" + "}" * 800}, "801 levels deep"),

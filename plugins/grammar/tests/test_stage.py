@@ -10,7 +10,7 @@ import pytest
 from attrs import define, field
 
 from tokenspeed_grammar.backend import CompiledGrammar
-from tokenspeed_grammar.keys import GrammarKey
+from tokenspeed_grammar.keys import GrammarKey, key_of
 from tokenspeed_grammar.stage import GrammarStage
 from tokenspeed_grammar.testing import (
     TIMEOUT_S,
@@ -38,7 +38,12 @@ class Rank:
 
     def __attrs_post_init__(self) -> None:
         self.stage = GrammarStage(
-            "grammar", self.bench.cache, self.group, self._attach, self.queue_limit
+            "grammar",
+            self.bench.cache,
+            self.group,
+            attach=self._attach,
+            queue_limit=self.queue_limit,
+            key_of=key_of,
         )
 
     def _attach(self, request: Request, compiled: CompiledGrammar) -> None:

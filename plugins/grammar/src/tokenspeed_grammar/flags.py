@@ -32,4 +32,10 @@ REQUEST_FLAGS = (
         read=read_file,
         metavar="FILE",
     ),
+    RequestFlag(
+        "reasoning",
+        "reasoning",
+        "whose thinking comes before the constrained text, or off",
+        metavar="FAMILY",
+    ),
 )

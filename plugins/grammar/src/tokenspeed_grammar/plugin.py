@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import field, frozen
 
 from tokenspeed_grammar.flags import REQUEST_FLAGS
-from tokenspeed_grammar.keys import FEATURES, key_of
+from tokenspeed_grammar.keys import FEATURES, REASONING, GrammarKey, key_of
+from tokenspeed_grammar.reasoning import FAMILIES
 from tokenspeed_hookspecs import (
     AdmissionStage,
     DataPlane,
@@ -39,10 +40,11 @@ def _option(default: Any, words: str) -> Any:
 
 
 class GrammarPlugin(Plugin):
-    """Structured output: `json_schema`, `json_object`, `regex`, `ebnf`, `structural_tag`."""
+    """Structured output: `json_schema`, `json_object`, `regex`, `ebnf`, `structural_tag`, and other
+    servers' names for them; `reasoning` says whose thinking comes before it."""
 
     name: ClassVar[str] = "grammar"
-    features: ClassVar[tuple[str, ...]] = tuple(FEATURES)
+    features: ClassVar[tuple[str, ...]] = (*FEATURES, REASONING)
     request_flags: ClassVar[tuple[RequestFlag, ...]] = REQUEST_FLAGS
 
     @frozen(kw_only=True)
@@ -60,6 +62,9 @@ class GrammarPlugin(Plugin):
         queue_limit: int = _option(256, "how many requests may wait for their grammars")
         max_source_bytes: int = _option(MIB, "the longest source")
         max_depth: int = _option(64, "how deep a schema may be nested")
+        reasoning_parser: str | None = _option(
+            None, f"whose thinking comes before constrained text: {', '.join(FAMILIES)}"
+        )
 
     def __init__(self, options: Options, engine: Engine) -> None:
         super().__init__(options, engine)
@@ -74,6 +79,10 @@ class GrammarPlugin(Plugin):
         if self.options.whitespace not in choices:
             told = f"expected one of {', '.join(choices)}, got {self.options.whitespace!r}"
             problems.append(f"grammar.whitespace: {told}")
+        family = self.options.reasoning_parser
+        if family is not None and family not in FAMILIES:
+            told = f"expected one of {', '.join(FAMILIES)}, got {family!r}"
+            problems.append(f"grammar.reasoning_parser: {told}")
         if self.engine.tokenizer is None:
             problems.append("grammars need the model's tokenizer, and this engine has none")
         try:
@@ -118,7 +127,16 @@ class GrammarPlugin(Plugin):
             max_retries=options.max_retries,
         )
         replica = self.engine.ranks.replica
-        return [GrammarStage(self.name, cache, replica, self._attach, options.queue_limit)]
+        return [
+            GrammarStage(
+                self.name,
+                cache,
+                replica,
+                attach=self._attach,
+                queue_limit=options.queue_limit,
+                key_of=self._key_of,
+            )
+        ]
 
     @hookimpl
     def start(self) -> None:
@@ -133,7 +151,7 @@ class GrammarPlugin(Plugin):
         request = round.candidate
         assert request is not None, "asked about a candidate"
         try:
-            key = key_of(request.features)
+            key = self._key_of(request.features)
         except ValueError as error:
             return Refuse(f"Invalid request: {error}", CLIENT_ERROR)
         limit = self.options.max_source_bytes
@@ -154,6 +172,9 @@ class GrammarPlugin(Plugin):
             if request.finish_reason is None
         ]
 
+    def _key_of(self, features: Mapping[str, object]) -> GrammarKey | None:
+        return key_of(features, reasoning_parser=self.options.reasoning_parser)
+
     def _attach(self, request: Request, compiled: CompiledGrammar) -> None:
         """Give a request its matcher, with the next forward: any of its own comes later."""
         self._unsent[request.request_id] = (request, compiled.matcher())
@@ -164,12 +185,14 @@ class GrammarPlugin(Plugin):
 
         return CompilePool(self._compile, self.engine.clock, self._num_threads)
 
-    def _compile(self, kind: str, source: str) -> CompiledGrammar:
+    def _compile(self, key: GrammarKey) -> CompiledGrammar:
         """Runs on the pool's threads."""
         from tokenspeed_grammar.limits import check_depth
+        from tokenspeed_grammar.wrapping import wrapped
 
-        check_depth(kind, source, most=self.options.max_depth)
-        return self._backend.compile(kind, source)
+        check_depth(key.kind, key.source, most=self.options.max_depth)
+        key = wrapped(key)
+        return self._backend.compile(key.kind, key.source)
 
     @cached_property
     def _backend(self) -> Backend:

@@ -20,7 +20,7 @@ STOP_WAIT_S = 1.0  # for a thread inside a compile
 END_WAIT_S = 30.0  # for one that only has to end; where other processes are busy that takes a while
 STEP_S = 0.01
 NICENESS, LEAST_NICE = 5, 19
-Compile = Callable[[str, str], CompiledGrammar]
+Compile = Callable[[GrammarKey], CompiledGrammar]
 
 
 @define(eq=False)
@@ -103,7 +103,7 @@ class CompilePool:
 
     def _run(self, job: CompileJob) -> None:
         try:
-            job.compiled = self.compile(job.key.kind, job.key.source)
+            job.compiled = self.compile(job.key)
         except GrammarError as error:
             job.reason = str(error)
         except Exception as error:

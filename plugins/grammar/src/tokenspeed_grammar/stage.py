@@ -8,13 +8,13 @@ still compiling on any, then unusable on any, then ready on all.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, field
 
 from tokenspeed_grammar.backend import CompiledGrammar
 from tokenspeed_grammar.cache import Failure, GrammarCache
-from tokenspeed_grammar.keys import GrammarKey, key_of
+from tokenspeed_grammar.keys import GrammarKey
 from tokenspeed_grammar.pool import CompileJob
 from tokenspeed_hookspecs import Group, Hold, Pass, Refuse, Request, Verdict
 
@@ -22,6 +22,7 @@ CLIENT_ERROR = 400
 BUSY = 503
 TOO_LONG, COMPILING, UNUSABLE, READY = range(4)
 
+KeyOf = Callable[[Mapping[str, object]], GrammarKey | None]
 Attach = Callable[[Request, CompiledGrammar], None]
 
 
@@ -33,13 +34,15 @@ class _Held:
 
 @define(eq=False)
 class GrammarStage:
-    """See the module; `attach` gives a request that passes its own matcher."""
+    """See the module; `attach` gives a request that passes its own matcher, `key_of` reads its
+    features."""
 
     name: str
     cache: GrammarCache
     replica: Group
-    attach: Attach
-    queue_limit: int
+    attach: Attach = field(kw_only=True)
+    queue_limit: int = field(kw_only=True)
+    key_of: KeyOf = field(kw_only=True)
     _held: dict[str, _Held] = field(factory=dict, init=False)
 
     @property
@@ -49,7 +52,7 @@ class GrammarStage:
 
     def enter(self, request: Request) -> Verdict:
         """Let a plain request pass, and one whose grammar is known; a replica agrees on that."""
-        key = key_of(request.features)
+        key = self.key_of(request.features)
         if key is None:
             return Pass()
         self.cache.collect()

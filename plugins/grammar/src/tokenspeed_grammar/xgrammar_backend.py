@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -101,15 +101,30 @@ class XGrammarBackend:
             return self._compiler.compile_grammar(source)
         return self._compiler.compile_grammar(xgrammar.Grammar.from_lark(source))
 
+    def _fit(self, form: dict[str, Any]) -> None:
+        """Make one format of a structural tag, in place, what its source would be alone."""
+        kind = form["type"]
+        if kind == "json_schema":
+            schema = form.setdefault("json_schema", True)
+            prepare(schema)
+            fit_schema(schema)
+            most = JSON_OPTIONS[self._settings.whitespace].get("max_whitespace_cnt")
+            form.setdefault("max_whitespace_cnt", most)
+        elif kind == "regex":
+            check_repeats(str(form.get("pattern", "")))
+        elif kind == "grammar":
+            source = str(form.get("grammar", ""))
+            check_repeats(source)
+            form.setdefault("syntax", "ebnf" if "::=" in source else "lark")
+
     def _tag(self, source: str) -> xgrammar.CompiledGrammar:
         parsed = _parsed(source)
         if not isinstance(parsed, dict):
             raise GrammarError(f"a structural tag must be a JSON object, got {source[:40]!r}")
-        for schema in _schemas_in(parsed):
-            prepare(schema)
-            fit_schema(schema)
         if "structures" in parsed:
             parsed = _newer(parsed)
+        for form in _formats_in(parsed):
+            self._fit(form)
         return self._compiler.compile_structural_tag(
             json.dumps({"type": "structural_tag", **parsed})
         )
@@ -170,16 +185,17 @@ def _parsed(source: str) -> Any:
         raise GrammarError(f"it must be JSON: {error}") from error
 
 
-def _schemas_in(form: Any) -> list[Any]:
-    """The schemas of a structural tag, wherever they stand."""
+def _formats_in(form: Any) -> Iterator[dict[str, Any]]:
+    """The formats of a structural tag, wherever they stand; not what schemas hold."""
     if isinstance(form, list):
-        return [schema for each in form for schema in _schemas_in(each)]
-    if not isinstance(form, dict):
-        return []
-    if form.get("type") == "json_schema":
-        return [form.get("json_schema", True)]
-    own = [form["schema"]] if "begin" in form and "schema" in form else []
-    return own + [schema for each in form.values() for schema in _schemas_in(each)]
+        for each in form:
+            yield from _formats_in(each)
+    elif isinstance(form, dict):
+        if isinstance(form.get("type"), str):
+            yield form
+        for name, each in form.items():
+            if name != "json_schema":
+                yield from _formats_in(each)
 
 
 def _newer(parsed: dict[str, Any]) -> dict[str, Any]:
