@@ -117,7 +117,7 @@ def test_frontend_operations_go_first_one_a_round() -> None:
 
 @pytest.mark.parametrize(
     ("other", "ran"),
-    [([0, 0, 0, 0, 0, 0, 0], []), ([0, -1, 5, -5, 0, 0, 0], ["asked"])],
+    [([0, 0, 0, 0, 0, 0, 0, 0], []), ([0, -1, 5, -5, 0, 0, 0, 0], ["asked"])],
     ids=["the other rank has none", "both have it"],
 )
 def test_an_operation_waits_for_every_rank(other: list[int], ran: list[str]) -> None:
@@ -131,7 +131,7 @@ def test_an_operation_waits_for_every_rank(other: list[int], ran: list[str]) -> 
 
 def test_different_operations_at_the_heads_end_the_rank() -> None:
     """Ranks that hold different operations cannot go on together."""
-    gate = gate_of(World([0, -1, 6, -6, 0, 0, 0]))
+    gate = gate_of(World([0, -1, 6, -6, 0, 0, 0, 0]))
     gate.enqueue_requested(operation("asked", 5, []))
     with pytest.raises(EngineError, match="different frontend operations"):
         gate.run(Round(1))
@@ -170,7 +170,7 @@ def test_what_cannot_be_put_in_place_is_named() -> None:
 def test_success_on_one_rank_only_is_a_failure() -> None:
     """A frontend's operation succeeds on every rank or is answered as failed."""
     controls = Controls()
-    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=0), controls)
+    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0, 0], yes=0), controls)
     gate.enqueue_requested(operation("asked", 5, []))
     gate.run(Round(1))
     (reply,) = controls.take_replies()
@@ -182,7 +182,7 @@ def test_what_is_ready_is_made_on_all_ranks_or_taken_back(yes: int) -> None:
     """It is told whether every rank succeeded, and only then the frontend is."""
     done: list[str] = []
     controls = Controls()
-    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=yes), controls)
+    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0, 0], yes=yes), controls)
     told = evolve(
         operation("asked", 5, done),
         succeeded=lambda _: done.append(f"made {controls.take_replies()}"),
@@ -197,7 +197,7 @@ def test_what_is_ready_is_made_on_all_ranks_or_taken_back(yes: int) -> None:
 def test_a_flush_another_rank_wants_clears_here_and_answers_nothing() -> None:
     """One flush anywhere clears everywhere; only the rank that was asked replies."""
     controls = Controls()
-    gate = gate_of(World([1, 0, 0, 0, 0, 0, 0]), controls)
+    gate = gate_of(World([1, 0, 0, 0, 0, 0, 0, 0]), controls)
     gate.run(Round(1))
     assert controls.take_replies() == []
     gate.request_flush()
@@ -215,7 +215,7 @@ def test_an_operation_that_clears_the_cache_runs_only_if_every_rank_can(
     """Refused before anything was touched: no rank loads what another could not."""
     done: list[str] = []
     controls = Controls()
-    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0], yes=yes), controls)
+    gate = gate_of(World([0, -1, 5, -5, 0, 0, 0, 0], yes=yes), controls)
     gate.enqueue_requested(evolve(operation("swap", 5, done), clears_cache=True))
     gate.run(Round(1))
     assert done == ran
@@ -245,3 +245,30 @@ def test_a_flush_waits_for_what_the_last_requests_left() -> None:
         gate.run(Round(1))
     told = [(reply.name, reply.success) for reply in controls.take_replies()]
     assert (done, told) == (["plain"], [("flush_cache", False), ("swap", False)])
+
+
+def test_a_flush_waits_for_what_is_left_on_another_rank() -> None:
+    """Else one rank refused what another one does a few rounds later."""
+    controls, done = Controls(), list[str]()
+    world = World([0, -1, 6, -6, 0, 0, 0, 1])
+    gate = gate_of(world, controls)
+    gate.request_flush()
+    gate.enqueue_requested(evolve(operation("swap", 6, done), clears_cache=True))
+    for _ in range(5):
+        gate.run(Round(1))
+    assert (controls.take_replies(), done) == ([], [])
+    world.other = [0, -1, 6, -6, 0, 0, 0, 0]
+    gate.run(Round(1))
+    assert [reply.success for reply in controls.take_replies()] == [True, True]
+    assert done == ["swap"]
+
+
+def test_a_pin_that_nobody_waits_for_does_not_use_up_the_patience() -> None:
+    """A flush that comes when a cache was pinned for long waits as long as any other."""
+    controls = Controls()
+    gate = gate_of(World([0, 0, 0, 0, 0, 0, 0, 1]), controls)
+    for _ in range(SETTLING_ROUNDS):
+        gate.run(Round(1))
+    gate.request_flush()
+    gate.run(Round(1))
+    assert controls.take_replies() == []

@@ -35,9 +35,11 @@ Queue = deque[GatedOperation]
 
 @frozen
 class _Agreed:
-    """What every rank does now; a head's code is 0 where some rank has none."""
+    """What holds for every rank now; a head's code is 0 where some rank has none. `is_settling`:
+    the cache of some rank is pinned, and soon will not be."""
 
     wants_flush: bool
+    is_settling: bool
     requested: int
     internal: int
 
@@ -46,7 +48,8 @@ class Gate:
     """Two queues; one blocking operation a round, the frontend's first.
 
     Where `has_requests` is false, only what the last ones left can pin the cache: rows in flight,
-    write-backs. That settles within a few rounds, and a flush waits for it instead of failing.
+    write-backs, storage. That settles within a few rounds, and a flush waits for it instead of
+    failing, on every rank if on one.
     """
 
     def __init__(
@@ -89,49 +92,49 @@ class Gate:
         """Flush if any rank wants to, and run the operation every rank has at its head."""
         if self._ranks.dp is None and not self._num_flushes and not self.is_busy:
             return
-        flushes = 0
-        is_settling = self._is_settling()
-        self._rounds_settling = self._rounds_settling + 1 if is_settling else 0
-        if not is_settling:
-            flushes, self._num_flushes = self._num_flushes, 0
-        agreed = self._agree(flushes > 0, is_settling=is_settling)
-        operation = None
-        if agreed.requested:
-            operation = self._requested.popleft()
-        elif agreed.internal:
-            operation = self._internal.popleft()
-        wants_flush = agreed.wants_flush or (operation is not None and operation.clears_cache)
+        agreed = self._agree()
+        heads = [queue for queue, code in self._heads(agreed) if code]
+        wants_clear = agreed.wants_flush or any(queue[0].clears_cache for queue in heads)
+        waits = wants_clear and agreed.is_settling and self._rounds_settling < SETTLING_ROUNDS
+        self._rounds_settling = self._rounds_settling + 1 if waits else 0
+        if waits:
+            heads = [queue for queue in heads if not queue[0].clears_cache]
+        flushes = 0 if waits else self._num_flushes
+        self._num_flushes -= flushes
+        operation = heads[0].popleft() if heads else None
+        wants_flush = (agreed.wants_flush and not waits) or (
+            operation is not None and operation.clears_cache
+        )
         is_cleared = self._clear(round) if wants_flush else True
         for _ in range(flushes):
             self._controls.reply(done(FLUSH) if is_cleared else refused(FLUSH, CACHE_IN_USE))
         if operation is None:
             return
-        if agreed.requested:
+        if heads[0] is self._requested:
             self._answer(operation, round, is_cleared=is_cleared)
         else:
             self._run_internal(operation, is_cleared=is_cleared)
 
     # ---------------------------------------------------------------------------------------------
 
-    def _agree(self, wants_flush: bool, *, is_settling: bool) -> _Agreed:
+    def _agree(self) -> _Agreed:
         """Keep a head only if every rank has one; then all must hold the same operation.
 
         A queue's part is (-1 if it has a head, code, -code): the MAX is -1 only if all have one,
         and the codes are equal only if the MAX of the code is minus the MAX of its negative.
         """
-        heads = [_head(queue, is_settling) for queue in (self._requested, self._internal)]
+        is_settling = not self._has_requests() and not self._scheduler.can_clear_cache()
+        codes = [queue[0].code if queue else 0 for queue in (self._requested, self._internal)]
         world = self._ranks.dp
         if world is None:
-            return _Agreed(wants_flush, *heads)
-        row = [int(wants_flush)]
-        for code in heads:
+            return _Agreed(self._num_flushes > 0, is_settling, *codes)
+        row = [int(self._num_flushes > 0)]
+        for code in codes:
             row += [-1 if code else 0, code, -code]
-        return _reduced(world, row)
+        return _reduced(world, [*row, int(is_settling)])
 
-    def _is_settling(self) -> bool:
-        if self._rounds_settling == SETTLING_ROUNDS or self._has_requests():
-            return False
-        return not self._scheduler.can_clear_cache()
+    def _heads(self, agreed: _Agreed) -> tuple[tuple[Queue, int], tuple[Queue, int]]:
+        return (self._requested, agreed.requested), (self._internal, agreed.internal)
 
     def _clear(self, round: Round) -> bool:
         """Clear the cache on every rank or on none: all agree that they can before any does, then
@@ -197,7 +200,7 @@ def _reduced(world: Group, row: list[int]) -> _Agreed:
                 f"{high} to {low}); every rank must be given the same ones in the same order"
             )
         agreed.append(low if everyone else 0)
-    return _Agreed(bool(reduced[0]), *agreed)
+    return _Agreed(bool(reduced[0]), bool(reduced[7]), *agreed)
 
 
 @contextmanager
@@ -208,12 +211,6 @@ def _named(operation: GatedOperation) -> Iterator[None]:
     except Exception as cause:
         told = f"{type(cause).__name__}: {cause}"
         raise EngineError(f"gated operation {operation.name!r} failed: {told}") from cause
-
-
-def _head(queue: Queue, is_settling: bool) -> int:
-    if not queue or (is_settling and queue[0].clears_cache):
-        return 0
-    return queue[0].code
 
 
 def _checked(operation: GatedOperation) -> GatedOperation:

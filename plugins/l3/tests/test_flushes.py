@@ -163,6 +163,22 @@ def test_a_flush_waits_for_what_one_rank_still_fetches(deploy: Deploy) -> None:
     assert objects.objects == {}
 
 
+def test_a_flush_waits_for_what_another_replica_still_stores(deploy: Deploy) -> None:
+    """Its store is slow: both replicas forget, and say so, once its put has ended."""
+    stores = [ScriptedStore(), ScriptedStore(shut={"put"})]
+    deployment = deploy(stores, Topology(dp=2))
+    deployment.ask("first", PROMPT, budget=4, replica=1)
+    deployment.until(lambda: stores[1].calls["put"])
+    deployment.world.put(ControlRequest("flush_cache"))
+    deployment.world.rounds(20)
+    told = [deployment.world.engine(replica).received.replies for replica in range(2)]
+    assert (told, stores[1].calls["remove"]) == ([[], []], 0)
+    stores[1].open()
+    deployment.until(lambda: all(told))
+    assert [[reply.success for reply in replies] for replies in told] == [[True], [True]]
+    assert stores[1].objects == {}
+
+
 def test_a_pause_waits_for_a_request_that_waits_for_the_store(deploy: Deploy) -> None:
     """It counts as waiting, so the pause answers once it is done."""
     store = ScriptedStore(shut={"query"})
