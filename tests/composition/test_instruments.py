@@ -49,7 +49,7 @@ class Numbers:
             def add(self, amount: float = 1) -> None:
                 numbers.counts[key] = numbers.counts.get(key, 0) + 1
 
-            def observe(self, value: float, count: int = 1) -> None:
+            def observe(self, value: float) -> None:
                 self.add()
 
         return Series()

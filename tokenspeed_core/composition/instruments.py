@@ -15,7 +15,7 @@ class Silent:
     def set(self, value: float) -> None:
         """Keep nothing."""
 
-    def observe(self, value: float, count: int = 1) -> None:
+    def observe(self, value: float) -> None:
         """Keep nothing."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
-from attrs import frozen
+from attrs import field, frozen
 
 from tokenspeed_core.composition.participant_calls import Function, Implementations
 from tokenspeed_core.loop.event_loop import EventLoop
@@ -32,16 +32,17 @@ class InstrumentedTime:
     """Keeps time in the rank's instruments."""
 
     instruments: Instruments
+    _observe: dict[str, Callable[[float], None]] = field(factory=dict, init=False)
 
-    def phase(self, name: str) -> Span:
+    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
         """A histogram a phase."""
-        observe = self.instruments.histogram(
-            "round_seconds",
-            "Time of each phase of a round; receive includes waiting for messages.",
-            buckets=PHASE_BUCKETS,
-            labels={"phase": name},
-        ).observe
-        return lambda begin, end: observe(end - begin)
+        observe, ends = self._observe, iter(times)
+        begin = next(ends)
+        for phase, end in zip(phases, ends, strict=True):
+            if phase not in observe:
+                observe[phase] = self._histogram(phase)
+            observe[phase](end - begin)
+            begin = end
 
     def call(self, plugin: str, hook: str) -> Span:
         """A counter a plugin and hook."""
@@ -51,6 +52,14 @@ class InstrumentedTime:
             labels={"plugin": plugin, "hook": hook},
         ).add
         return lambda begin, end: add(end - begin)
+
+    def _histogram(self, phase: str) -> Callable[[float], None]:
+        return self.instruments.histogram(
+            "round_seconds",
+            "Time of each phase of a round; receive includes waiting for messages.",
+            buckets=PHASE_BUCKETS,
+            labels={"phase": phase},
+        ).observe
 
 
 def timed(found: Implementations, keepers: Sequence[Timekeeper]) -> Implementations:
@@ -123,15 +132,16 @@ def _told(tell: Span) -> Iterator[None]:
 class WatchedLoop(EventLoop):
     """A loop that tells how long each phase of its rounds takes.
 
-    A phase lasts until the next one begins; the last one, until the round after it does.
+    A phase lasts until the next one begins, or the round ends. Until then phases are only noted:
+    whoever is told each time finds its memory cold.
     """
 
     def __init__(self, parts: LoopParts, keepers: Sequence[Timekeeper]) -> None:
         self._keepers = keepers
-        # What comes before the first round is no part of any.
-        self._tell: dict[str, Span] = {"": _ignore, "start": _ignore}
-        self._phase, self._since = "", 0.0
+        self._phase = ""
+        self._forget()
         super().__init__(parts)
+        self._forget()  # what comes before the first round is no part of any
 
     @property
     def phase(self) -> str:
@@ -140,11 +150,22 @@ class WatchedLoop(EventLoop):
 
     @phase.setter
     def phase(self, name: str) -> None:
-        now = perf_counter()
-        self._tell[self._phase](self._since, now)
-        if name not in self._tell:
-            self._tell[name] = _together([keeper.phase(name) for keeper in self._keepers])
-        self._phase, self._since = name, now
+        self._phase = name
+        self._phases.append(name)
+        self._times.append(perf_counter())
+
+    def round(self, stop_requested: bool = False) -> bool:
+        """Run one round, and tell of it."""
+        is_last = super().round(stop_requested)
+        self._times.append(perf_counter())
+        for keeper in self._keepers:
+            keeper.round(self._phases, self._times)
+        self._forget()
+        return is_last
+
+    def _forget(self) -> None:
+        self._phases: list[str] = []
+        self._times: list[float] = []
 
 
 def _together(spans: Sequence[Span]) -> Span:
@@ -157,7 +178,3 @@ def _together(spans: Sequence[Span]) -> Span:
             span(begin, end)
 
     return tell
-
-
-def _ignore(begin: float, end: float) -> None:
-    """Time that belongs to no phase."""

@@ -34,13 +34,12 @@ from tokenspeed_hookspecs import DataPlane, Ranks
 if TYPE_CHECKING:
     from tokenspeed_core.composition.build import Surroundings
 
-LAST_PHASE = "drain"
 REPEATING = frozenset({"m", "p", "x"})  # what an idle round takes in
 GROUPS = ("replica", "pp", "dp", "ep")
 
 
 class Recorder:
-    """One rank's recording. It is a timekeeper too: the end of the last phase ends a frame."""
+    """One rank's recording. It is a timekeeper too: the end of a round ends a frame."""
 
     def __init__(self, tape: TapeWriter, plugins: Sequence[LoadedPlugin]) -> None:
         self._tape = tape
@@ -97,9 +96,9 @@ class Recorder:
 
     # --- frames ----------------------------------------------------------------------------------
 
-    def phase(self, name: str) -> Callable[[float, float], None]:
-        """End a frame with the last phase of a round."""
-        return self._end_frame if name == LAST_PHASE else _nothing
+    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
+        """End a frame with a round."""
+        self._end_frame()
 
     def call(self, plugin: str, hook: str) -> Callable[[float, float], None]:
         """Plugins' times are not kept."""
@@ -108,13 +107,13 @@ class Recorder:
     def close(self) -> None:
         """Write what the last round took in, and close the file."""
         if self._events:
-            self._end_frame(0.0, 0.0)
+            self._end_frame()
         if self._waiting is not None:
             self._tape.frame(self._waiting)
             self._waiting = None
         self._tape.close()
 
-    def _end_frame(self, begin: float, end: float) -> None:
+    def _end_frame(self) -> None:
         """Hold a frame back until the next one: an idle engine's rounds are one frame."""
         events, clocks = tuple(self._events), tuple(self._clocks)
         self._events.clear()

@@ -7,8 +7,9 @@ are left out: an idle engine has a hundred of them a second.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -26,8 +27,10 @@ from tokenspeed_hookspecs import (
 )
 
 ROUNDS = "rounds"
-ORDER = ("receive", "admit", "pause", "gate", "storage", "plan", "dispatch", "commit", "events")
-LAST = "drain"  # it ends where the next round begins
+ORDER = (
+    *("receive", "admit", "pause", "gate", "storage", "plan", "dispatch", "commit", "events"),
+    "drain",
+)
 SHOWN_IDS = 8
 
 
@@ -59,14 +62,13 @@ class RoundTrace(Plugin):
     def __init__(self, options: Options, engine: Engine) -> None:
         super().__init__(options, engine)
         self.events = TraceEvents(options.most_events, engine.ranks.rank, perf_counter())
-        for name in (ROUNDS, *ORDER, LAST):
+        for name in (ROUNDS, *ORDER):
             self.events.track(name)
         # The engine's clock may be another one than the timekeepers'.
         self._clock_s = perf_counter() - engine.clock()
-        self._round: list[Event] = []
         self._calls: list[tuple[str, float, float]] = []
-        self._began = 0.0
-        self._is_kept = False
+        self._name = ""
+        self._facts: Mapping[str, object] | None = None  # of a round in which something happened
         self._running: deque[_Forward] = deque()
         self._committed = 0
         self._flows = 0
@@ -99,18 +101,18 @@ class RoundTrace(Plugin):
 
     # --- the round -------------------------------------------------------------------------------
 
-    def phase_ended(self, name: str, *, begin: float, end: float) -> None:
-        """Take a phase, with the calls inside it."""
-        events = [Event("X", name, name, begin, end)]
-        events += [Event("X", call, name, start, stop) for call, start, stop in self._calls]
-        self._calls.clear()
-        if name == LAST:
-            if self._is_kept:
-                self._keep(events)
+    def round_ended(self, phases: Sequence[str], times: Sequence[float]) -> None:
+        """Take a round's phases, and the calls inside each, unless nothing happened in it."""
+        calls, facts = self._calls, self._facts
+        self._calls, self._facts = [], None
+        if facts is None:
             return
-        if name == ORDER[0]:
-            self._began = begin
-        self._round += events
+        for name, begin, end in zip(phases, times, times[1:], strict=False):
+            self.events.add(Event("X", name, self.events.track(name), begin, end))
+        for name, begin, end in calls:
+            phase = phases[bisect_right(times, begin) - 1]
+            self.events.add(Event("X", name, phase, begin, end))
+        self.events.add(Event("X", self._name, ROUNDS, times[0], times[-1], facts=facts))
 
     def call_ended(self, name: str, *, begin: float, end: float) -> None:
         """Take a plugin's call."""
@@ -120,22 +122,15 @@ class RoundTrace(Plugin):
     def round_done(self, round: Round) -> None:
         batch, committed = round.batch, self._committed
         self._committed = 0
-        self._is_kept = bool(batch or committed or round.num_outputs or round.finished)
-        if self._is_kept:
-            self._keep(self._round)
-            facts = {
-                "rows": len(batch.request_ids) if batch else 0,
-                "tokens": batch.num_tokens if batch else 0,
-                "outputs": round.num_outputs,
-                "frozen": round.frozen,
-            }
-            name = f"round {round.number}"
-            self._keep([Event("X", name, ROUNDS, self._began, perf_counter(), facts=facts)])
-        self._round.clear()
-
-    def _keep(self, events: list[Event]) -> None:
-        for event in events:
-            self.events.add(event)
+        if not (batch or committed or round.num_outputs or round.finished):
+            return
+        self._name = f"round {round.number}"
+        self._facts = {
+            "rows": len(batch.request_ids) if batch else 0,
+            "tokens": batch.num_tokens if batch else 0,
+            "outputs": round.num_outputs,
+            "frozen": round.frozen,
+        }
 
     # --- forwards and requests -------------------------------------------------------------------
 
@@ -190,26 +185,13 @@ class RoundTime:
     def __init__(self, trace: RoundTrace) -> None:
         self._trace = trace
 
-    def phase(self, name: str) -> PhaseSpan:
-        """Tell the trace of a phase."""
-        self._trace.events.track(name)
-        return PhaseSpan(self._trace, name)
+    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
+        """Tell the trace of a round."""
+        self._trace.round_ended(phases, times)
 
     def call(self, plugin: str, hook: str) -> CallSpan:
         """Tell the trace of a plugin's calls."""
         return CallSpan(self._trace, f"{plugin}.{hook}")
-
-
-@frozen
-class PhaseSpan:
-    """One phase."""
-
-    trace: RoundTrace
-    name: str
-
-    def __call__(self, begin: float, end: float) -> None:
-        """Tell of one."""
-        self.trace.phase_ended(self.name, begin=begin, end=end)
 
 
 @frozen

@@ -26,8 +26,8 @@ class Gauge(Protocol):
 class Histogram(Protocol):
     """How often values of each size were seen."""
 
-    def observe(self, value: float, count: int = 1) -> None:
-        """Take a value, seen so many times."""
+    def observe(self, value: float) -> None:
+        """Take a value."""
         ...
 
 
@@ -68,13 +68,14 @@ Span = Callable[[float, float], None]
 
 
 class Timekeeper(Protocol):
-    """Is told where a rank's time goes. Each place is asked for once; the function that comes back
-    is called on the loop thread with the beginning and the end, in seconds of `perf_counter`."""
+    """Is told where a rank's time goes, on the loop thread, in seconds of `perf_counter`."""
 
-    def phase(self, name: str) -> Span:
-        """Where to tell of a phase of the round; it ends where the next one begins."""
+    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
+        """Take a round that is over: its phases in their order, the times at which they began, and
+        behind those its end."""
         ...
 
     def call(self, plugin: str, hook: str) -> Span:
-        """Where to tell of the calls of a plugin's hook."""
+        """Where to tell of the calls of a plugin's hook, each with its beginning and its end; asked
+        for once a hook."""
         ...

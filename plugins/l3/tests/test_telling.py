@@ -32,8 +32,8 @@ class Series:
     def set(self, value: float) -> None:
         self.values.append(value)
 
-    def observe(self, value: float, count: int = 1) -> None:
-        self.values += [value] * count
+    def observe(self, value: float) -> None:
+        self.values.append(value)
 
 
 class Watching(Plugin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
@@ -62,6 +63,8 @@ class Catalogue:
         self._buckets = buckets or Buckets()
         self._common = frozenset(common)
         self._families: dict[str, Family] = {}
+        self._histograms: list[Histogram] = []
+        self._settling = threading.Lock()
 
     def __iter__(self) -> Iterator[Family]:
         return iter(list(self._families.values()))
@@ -69,6 +72,19 @@ class Catalogue:
     def get(self, name: str) -> Family | None:
         """The family of this name, if anybody asked for one of its series."""
         return self._families.get(name)
+
+    def settle(self) -> None:
+        """Bring the histograms up to date, for a reader."""
+        with self._settling:
+            self._settle()
+
+    def settle_if_free(self) -> None:
+        """The same, for the loop: it leaves the work to a reader that is at it."""
+        if self._settling.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._settling.release()
 
     def counter(self, name: str, meaning: str, *, labels: Labels = None) -> Counter:
         """The counter of this name and these labels."""
@@ -91,7 +107,16 @@ class Catalogue:
             raise ValueError(f"histogram {name!r}: expected ascending buckets, got {bounds}")
         family = self._family(name, meaning, form=Form(Histogram, tuple(labels or ()), bounds))
         counted = sorted({*bounds, *self._buckets.beside.get(name, ())})
-        return _child(family, labels, make=lambda: Histogram(self._complaint(name), counted))
+        return _child(family, labels, make=lambda: self._histogram(name, counted))
+
+    def _histogram(self, name: str, bounds: Sequence[float]) -> Histogram:
+        made = Histogram(self._complaint(name), bounds)
+        self._histograms.append(made)
+        return made
+
+    def _settle(self) -> None:
+        for histogram in self._histograms:
+            histogram.settle()
 
     def _family(self, name: str, meaning: str, *, form: Form) -> Family:
         found = self._families.get(name)

@@ -50,6 +50,7 @@ class Exposition:
 
     def samples(self) -> Iterator[Samples]:
         """Everything; may be asked on any thread."""
+        self.catalogue.settle()
         for family in self.catalogue:
             samples = self._of(family, bounds=family.form.bounds)
             yield Samples(PREFIX + family.name, KINDS[family.form.kind], family.meaning, samples)

@@ -151,7 +151,7 @@ class Metrics(Plugin):
         """Every series of this rank, in the form that `Samples.plain` describes."""
         if self._exposition is None or self._rounds is None or self._requests is None:
             return ControlReply(OPERATION, success=False, message="metrics are switched off")
-        self._rounds.settle()
+        self._rounds.take_state()
         self._rounds.take_sizes()
         self._requests.count_refused()
         families = [samples.plain() for samples in self._exposition.samples()]

@@ -6,15 +6,13 @@ Gauges are read from the engine's state and never counted up and down, so none c
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tokenspeed_hookspecs import CacheOperationKind, CommittedForward, Engine, Plan, Round
 from tokenspeed_metrics import buckets
 from tokenspeed_metrics.catalogue import Catalogue
 from tokenspeed_metrics.group_pages import GroupPages
 from tokenspeed_metrics.token_gaps import TokenGaps
 
-LOOKS_EVERY_S = 0.01
+LOOKS_EVERY_S = 0.05
 PAUSES = ("paused", "frozen", "released")
 
 
@@ -23,6 +21,7 @@ class RoundSeries:
 
     def __init__(self, catalogue: Catalogue, engine: Engine) -> None:
         counter, gauge = catalogue.counter, catalogue.gauge
+        self._settle = catalogue.settle_if_free
         self._requests, self._controls = engine.requests, engine.controls
         self._scheduler, self._clock = engine.scheduler, engine.clock
         self._rounds = counter("num_rounds", "Scheduling rounds.")
@@ -55,7 +54,6 @@ class RoundSeries:
         }
         self._sleeping = gauge("sleeping", "1 while memory is released.")
         self._was_paused, self._looked_at = False, float("-inf")
-        self._batches: list[int] = []  # the tokens of each round's, since the last look
         self._tokens = catalogue.histogram(
             "iteration_tokens_total", "Tokens of a round's batch.", buckets=buckets.BATCH_TOKENS
         )
@@ -90,18 +88,19 @@ class RoundSeries:
 
     def round_done(self, round: Round) -> bool:
         """Take a round that is over; whether it was time to look at everything."""
-        plan, num_tokens = round.plan, 0
+        plan = round.plan
+        self._rounds.add()
         if plan is not None:
             if plan.batch is not None:
-                num_tokens = plan.batch.num_tokens
+                self._tokens.observe(plan.batch.num_tokens)
             if plan.operations or plan.aborts:
                 self._take_plan(plan)
-        self._batches.append(num_tokens)
         # Nobody reads more often than this, and rounds may be far shorter.
         if round.batch is not None and round.now - self._looked_at < LOOKS_EVERY_S:
             return False
         self._looked_at = round.now
-        self.settle()
+        self._settle()
+        self.take_state()
         if not round.frozen:
             self._in_flight.set(round.in_flight)
             # Counting active pages takes long, unless it was done for this round's outputs.
@@ -109,27 +108,20 @@ class RoundSeries:
                 self.take_sizes()
         return True
 
-    def settle(self) -> None:
-        """Take the rounds of since the last look, and what the controls say."""
-        batches, self._batches = self._batches, []
-        self._rounds.add(len(batches))
-        for num_tokens, count in Counter(batches).items():
-            if num_tokens:
-                self._tokens.observe(num_tokens, count)
-        if self._controls.admissions_blocked or self._was_paused:
-            self._take_state()
-
-    def _take_plan(self, plan: Plan) -> None:
-        kinds = [operation.kind for operation in plan.operations]
-        self._preemptions.add(kinds.count(CacheOperationKind.SNAPSHOT))
-        self._capacity_aborts.add(len(plan.aborts))
-
-    def _take_state(self) -> None:
+    def take_state(self) -> None:
+        """Read which pause holds now, if any."""
+        if not (self._controls.admissions_blocked or self._was_paused):
+            return
         state = self._controls.describe()
         for mode, gauge in self._paused.items():
             gauge.set(mode == state["name"])
         self._sleeping.set(bool(state["released"]))
         self._was_paused = self._controls.admissions_blocked
+
+    def _take_plan(self, plan: Plan) -> None:
+        kinds = [operation.kind for operation in plan.operations]
+        self._preemptions.add(kinds.count(CacheOperationKind.SNAPSHOT))
+        self._capacity_aborts.add(len(plan.aborts))
 
     def take_sizes(self) -> None:
         """Read what runs, waits and is held now, on the loop thread."""

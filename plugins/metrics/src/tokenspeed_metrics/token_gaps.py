@@ -31,7 +31,7 @@ class TokenGaps:
         """Take the rows of a committed forward; a gap with several new tokens counts as so many
         equal ones."""
         if self._is_as_before(forward):
-            self._histogram.observe(now - self._last_at, len(self._last_rows))
+            self._histogram.observe_equal(now - self._last_at, len(self._last_rows))
             self._groups[now] = self._groups.pop(self._last_at)
         else:
             by_count = _rows_by_tokens(forward)
@@ -69,7 +69,7 @@ class TokenGaps:
         for at, group in list(self._groups.items()):
             common = group & rows
             if common:
-                self._histogram.observe((now - at) / count, count * len(common))
+                self._histogram.observe_equal((now - at) / count, count * len(common))
                 group.difference_update(common)
             if not group:
                 del self._groups[at]
