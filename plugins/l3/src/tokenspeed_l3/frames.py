@@ -26,11 +26,27 @@ def head_size(key: str) -> int:
     return FIXED.size + len(key.encode())
 
 
+class HeadInParts:
+    """The head of a page that comes in parts: each is summed while the processor still has it."""
+
+    def __init__(self, key: str, size: int) -> None:
+        self._name, self._size = key.encode(), size
+        self._crc = crc32.iscsi(FIXED.pack(MAGIC, size, 0, len(self._name)) + self._name)
+
+    def add(self, part: memoryview | bytes) -> None:
+        """Take the page's next bytes."""
+        self._crc = crc32.iscsi(part, self._crc)
+
+    def head(self) -> bytes:
+        """The head, once all of the page was taken."""
+        return FIXED.pack(MAGIC, self._size, self._crc, len(self._name)) + self._name
+
+
 def head_of(key: str, page: memoryview | bytes) -> bytes:
     """The head that goes before this page. A page read is whole if its head is this."""
-    name, size = key.encode(), len(page)
-    crc = crc32.iscsi(page, crc32.iscsi(FIXED.pack(MAGIC, size, 0, len(name)) + name))
-    return FIXED.pack(MAGIC, size, crc, len(name)) + name
+    whole = HeadInParts(key, len(page))
+    whole.add(page)
+    return whole.head()
 
 
 def key_of(start: bytes) -> str | None:

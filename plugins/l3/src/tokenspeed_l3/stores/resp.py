@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -143,9 +143,12 @@ class Connection:
                 return [self.receive() for _ in range(max(0, int(rest)))]
         raise ConnectionError(f"expected an answer of Redis, got {line[:20]!r}")
 
-    def receive_into(self, views: Sequence[memoryview]) -> bool | None:
-        """The next answer, a value as long as the views together: true, it is in them; false, it
-        is something else; None, there is none. ReplyError: refused."""
+    def receive_into(
+        self, head: memoryview, page: memoryview, *, seen: Callable[[memoryview], None]
+    ) -> bool | None:
+        """The next answer, a value as long as both views together: true, it is in them, and `seen`
+        was given each part of the page as it came; false, it is something else; None, there is
+        none. ReplyError: refused."""
         line = self._line()
         if line.startswith(b"-"):
             raise ReplyError(line[1:].decode(errors="replace"))
@@ -154,8 +157,12 @@ class Connection:
         size = int(line[1:])
         if size < 0:
             return None
-        fits = size == sum(map(len, views))
-        for view in views if fits else _scratch(size):
+        fits = size == len(head) + len(page)
+        if fits:
+            self._fill(head)
+            for part in self._parts(page):
+                seen(part)
+        for view in () if fits else _scratch(size):
             self._fill(view)
         self._fill(memoryview(bytearray(2)))
         return fits
@@ -172,10 +179,16 @@ class Connection:
         return line[:-2]
 
     def _fill(self, view: memoryview) -> None:
+        for _ in self._parts(view):
+            pass
+
+    def _parts(self, view: memoryview) -> Iterator[memoryview]:
+        """Fill a view; its parts as they come."""
         while view:
-            count = self._reader.readinto(view)
+            count = self._reader.readinto1(view)
             if not count:
                 raise ConnectionError("the server hung up")
+            yield view[:count]
             view = view[count:]
 
 
