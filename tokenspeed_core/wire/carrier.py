@@ -28,7 +28,8 @@ from tokenspeed_hookspecs import EngineInfo, Load
 
 @define(eq=False, kw_only=True)
 class Carrier:
-    """Runs on a thread of its own until the mailbox stops; every socket is used there alone.
+    """Runs on a thread of its own until the mailbox stops; the sockets are used there, and the
+    output by the loop as well, see `Mailbox`.
 
     `on_connected` is called there for each front end, and must neither block nor raise.
     """
@@ -96,6 +97,7 @@ class Carrier:
         try:
             problem = self._run(traffic, init)
         finally:
+            self.mailbox.lend(None)
             # On every way out, an error included; a link that is lost takes no notice.
             link.say_death()
             link.close(self.settings.linger_s)
@@ -108,6 +110,7 @@ class Carrier:
 
     def _run(self, traffic: Traffic, init: Init) -> str | None:
         traffic.greet()
+        self.mailbox.lend(traffic.send_posts)
         is_announced = False
         while not self.mailbox.is_stopping:
             traffic.step()
@@ -117,5 +120,6 @@ class Carrier:
                 is_announced = True
                 self.log.info("connected to the front end at %s", shown(self.address))
                 self.on_connected(init)
-        traffic.write()
+        with self.mailbox.sending:
+            traffic.write()
         return None

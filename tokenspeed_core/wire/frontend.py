@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """An engine's front end over ZMQ: our own client's, or a gateway's.
 
-The loop only touches queues; a thread of the frontend's own does everything with sockets. A slow
-reader costs the loop nothing: past a bound, or a time, it counts as gone, its requests are ended
-and the engine dials again.
+A thread of the frontend's own does everything with sockets but to send what can be sent at once,
+which the loop does itself. A slow reader costs the loop nothing: past a bound, or a time, it counts
+as gone, its requests are ended and the engine dials again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenspeed_core.keyed_address import shown
 from tokenspeed_core.wire.carrier import Carrier
 from tokenspeed_core.wire.dropped import DroppedMessages
 from tokenspeed_core.wire.handshake import Init, ParallelSizes, pack_ready
-from tokenspeed_core.wire.mailbox import Mailbox, PostedBatch
+from tokenspeed_core.wire.mailbox import Mailbox, Posted, PostedBatch
 from tokenspeed_core.wire.settings import WireSettings
 from tokenspeed_hookspecs import ControlReply, EngineInfo, Load, Message, OutputBatch
 
@@ -88,16 +88,25 @@ class ZmqFrontend:
     def receive(self, wait_s: float | None) -> list[Message]:
         """Everything that came since the last call; EngineError if the wire itself failed."""
         if self._failure is not None:
-            raise EngineError(f"the wire to {shown(self._address)} failed") from self._failure
+            raise self._failed() from self._failure
         return self._mailbox.take(wait_s)
 
     def send(self, outputs: OutputBatch, load: Load) -> None:
         """Take a round's chunks."""
-        self._mailbox.post(PostedBatch(outputs, load))
+        self._post(PostedBatch(outputs, load))
 
     def reply(self, reply: ControlReply) -> None:
         """Take the answer to a control request."""
-        self._mailbox.post(reply)
+        self._post(reply)
+
+    def _post(self, post: Posted) -> None:
+        try:
+            self._mailbox.post(post)
+        except Exception as error:
+            raise self._failed() from error
+
+    def _failed(self) -> EngineError:
+        return EngineError(f"the wire to {shown(self._address)} failed")
 
     def _run(self, carrier: Carrier) -> None:
         try:

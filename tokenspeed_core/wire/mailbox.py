@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What the loop and the thread of the sockets hand each other; neither waits for the other.
 
+What the loop posts it sends itself, unless that thread is at the sockets just then: to wake another
+thread costs several times what sending does. Whoever sends holds `sending`.
+
 Links to front ends are numbered. When one is lost the loop gets an abort of its requests; what the
 loop posted before it read that abort is for the lost link and is never sent on the next one, whose
 front end may use the same ids again.
@@ -9,7 +12,9 @@ front end may use the same ids again.
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
+from collections.abc import Callable
 
 from attrs import frozen
 
@@ -44,6 +49,8 @@ class Mailbox:
         self.is_stopping = False
         self.is_overrun = False
         self.num_takes = 0
+        self.sending = threading.Lock()
+        self._send: Callable[[], bool] | None = None
         self._max_posts = max_posts
         self._messages: queue.SimpleQueue[Message | _Lost] = queue.SimpleQueue()
         self._posts: deque[tuple[int, Posted]] = deque()
@@ -70,12 +77,21 @@ class Mailbox:
             self.is_overrun = True
         else:
             self._posts.append((self._posts_for, post))
-        self.wake.set()
+        if not self._has_sent():
+            self.wake.set()
 
     def stop(self) -> None:
         """Let the sockets' thread end once everything posted is sent."""
         self.is_stopping = True
         self.wake.set()
+
+    def _has_sent(self) -> bool:
+        if not self.sending.acquire(blocking=False):
+            return False
+        try:
+            return self._send is not None and self._send()
+        finally:
+            self.sending.release()
 
     def _accept(self, message: Message | _Lost, found: list[Message]) -> None:
         if isinstance(message, _Lost):
@@ -95,6 +111,11 @@ class Mailbox:
     def put(self, message: Message) -> None:
         """Leave a message for the loop's next round."""
         self._messages.put(message)
+
+    def lend(self, send: Callable[[], bool] | None) -> None:
+        """Let the loop send what it posts by this, which tells whether nothing is left; or not."""
+        with self.sending:
+            self._send = send
 
     def next_post(self, link: int) -> Posted | None:
         """The next post for this link, or None; posts for lost links are dropped."""

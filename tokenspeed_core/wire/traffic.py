@@ -85,9 +85,20 @@ class Traffic:
         has_room = mailbox.num_unread < self.settings.max_unread
         wait_s = min(WAIT_S, self.settings.heartbeat_s) if has_room else FULL_WAIT_S
         self.link.wait(mailbox.wake, wait_s, is_reading=has_room)
-        self._read()
+        with mailbox.sending:
+            self._read()
+            self.write()
+            self._give_a_sign()
+
+    def send_posts(self) -> bool:
+        """Send what the loop posted, on its thread; whether nothing is left for the sockets' own.
+
+        That one polls the output for room while a message is unsent, and so must have it alone.
+        """
+        if self.link.unsent is not None:
+            return False
         self.write()
-        self._give_a_sign()
+        return self.link.unsent is None
 
     def write(self) -> None:
         """Send what is there, until it would wait."""
