@@ -12,6 +12,7 @@ from attrs import define, field
 
 from tokenspeed_core.testing import EngineSetup, Tiers
 from tokenspeed_hookspecs import Engine, Instruments, Plugin, hookimpl
+from tokenspeed_l3.store import IoResult
 from tokenspeed_l3.testing import ScriptedStore
 
 Deploy = Callable[..., Any]
@@ -91,10 +92,42 @@ def test_hits_bytes_and_times_are_counted_by_kind(deploy: Deploy) -> None:
     put, got = told(first), told(second)
     assert put["l3_hits put"].total == len(store.objects)
     assert put["l3_bytes put"].total == sum(map(len, store.objects.values()))
-    assert (got["l3_hits get"].total, got["l3_fetched_tokens"].total) == (4, 64)
+    assert got["l3_hits get"].total == 4
     assert len(got["l3_operation_seconds get"].values) == got["l3_operations get"].total == 1
     assert got["l3_health"].values[-1] == 0
     assert got["l3_scheduler operations"].values[-1] == 0
+
+
+def test_cached_tokens_are_counted_by_tier(deploy: Deploy) -> None:
+    """Where they were when their request came: a prompt asked twice is the device's then."""
+    store = ScriptedStore()
+    first = deploy(store)
+    first.ask("first", PROMPT, budget=4)
+    first.settle()
+    second = deploy(store, setup=EngineSetup(tiers=Tiers.HOST, plugins=(Watching,)))
+    for name in ("stored", "again"):
+        second.ask(name, PROMPT, budget=4)
+    series = told(second)
+    found = [series[f"l3_cached_tokens {tier}"].total for tier in ("device", "host", "storage")]
+    assert found == [64, 0, 64]
+
+
+def test_what_a_store_counts_is_told(deploy: Deploy) -> None:
+    """A full store is no failure, so its own count is all there is to see of it."""
+
+    class Full(ScriptedStore):
+        def counts(self) -> Mapping[str, int]:
+            return {"no_space": self.calls["put"]}
+
+    deployment = deploy(
+        Full(answer=lambda call, num_keys: IoResult([False] * num_keys) if call == "put" else None),
+        setup=EngineSetup(tiers=Tiers.HOST, plugins=(Watching,)),
+    )
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    series = told(deployment)
+    assert series["l3_store no_space"].total == series["l3_operations put"].total > 0
+    assert series["l3_health"].values[-1] == 0
 
 
 def test_failures_and_what_was_not_asked_are_counted(deploy: Deploy) -> None:

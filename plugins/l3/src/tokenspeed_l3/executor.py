@@ -22,7 +22,7 @@ from tokenspeed_l3.health import Health, HealthState
 from tokenspeed_l3.jobs import GET, PUT, QUERY, Job, JobState
 from tokenspeed_l3.lane import Lane
 from tokenspeed_l3.report import QUIET, Completion, Report
-from tokenspeed_l3.store import Store
+from tokenspeed_l3.store import CountingStore, Store
 
 
 @frozen(kw_only=True)
@@ -155,6 +155,14 @@ class Executor:
     def num_queued(self) -> Mapping[StorageOperationKind, int]:
         """Operations not begun."""
         return {kind: lane.num_queued for kind, lane in self._lanes.items()}
+
+    @property
+    def store_counts(self) -> Mapping[str, int]:
+        """What the store counts itself; nothing where it counts nothing, or fails to."""
+        try:
+            return self._store.counts() if isinstance(self._store, CountingStore) else {}
+        except Exception:
+            return {}
 
     def remove_namespace(self, namespace: str, *, limit_s: float) -> bool:
         """Have the store forget a namespace, and wait for it within a limit; False if it could not

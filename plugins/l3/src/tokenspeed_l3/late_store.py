@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, field
 
-from tokenspeed_l3.store import IoResult, Store, StoreError
+from tokenspeed_l3.store import CountingStore, IoResult, Store, StoreError
 
 
 @define(eq=False)
@@ -47,6 +47,11 @@ class LateStore:
             self._is_closed = True
         if self._store is not None:
             self._store.close()
+
+    def counts(self) -> Mapping[str, int]:
+        """What the store counts, once it is open."""
+        store: object = self._store
+        return store.counts() if isinstance(store, CountingStore) else {}
 
     def _opened(self) -> Store:
         with self._lock:

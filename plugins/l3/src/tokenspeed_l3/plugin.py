@@ -35,10 +35,9 @@ from tokenspeed_l3.options import L3Options
 from tokenspeed_l3.report import Report, encode
 from tokenspeed_l3.seat import Seat, agree_on_seat
 from tokenspeed_l3.store import Store, StoreError
-from tokenspeed_l3.telling import Telling
+from tokenspeed_l3.telling import STORAGE, Telling
 from tokenspeed_l3.versions import Versions
 
-TIER = "storage"
 TELL_S = 1.0
 
 
@@ -181,9 +180,12 @@ class L3(Plugin):
             for operation in plan.storage:
                 self._carry_out(operation)
         for request_id, count in self._fetched.tokens(plan):
-            self.engine.requests.note_cached(request_id, TIER, num_tokens=count)
-            if self._telling is not None:
-                self._telling.tokens.add(count)
+            self.engine.requests.note_cached(request_id, STORAGE, num_tokens=count)
+
+    @hookimpl
+    def request_finished(self, round: Round) -> None:
+        if self._telling is not None and round.finished is not None:
+            self._telling.finished(round.finished)
 
     # --- flushes and weights ---------------------------------------------------------------------
 
