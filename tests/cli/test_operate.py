@@ -242,12 +242,23 @@ def test_top_is_a_table_for_people(run: Run, server: ScriptedServer) -> None:
 def test_top_tells_cache_hits_by_tier(run: Run, server: ScriptedServer) -> None:
     """Shares of all prompt tokens: of all hits, and of each tier's where it was not only one."""
     counters = {"completion_tokens": 7, "prompt_tokens": 200, "cached_tokens": 100}
-    server.answer = replies([True, ""], values={**DESCRIBED, "counters": counters})
-    assert "hits 50%" in run("top", "--once", "--url", server.url).out
+    on_device = counters | {"cached_tokens_device": 100}
+    server.answer = replies([True, ""], values={**DESCRIBED, "counters": on_device})
+    shown = run("top", "--once", "--url", server.url).out
+    assert "hits 50%" in shown
+    assert "device" not in shown
     tiers = {"cached_tokens_device": 20, "cached_tokens_host": 50, "cached_tokens_far": 30}
     server.answer = replies([True, ""], values={**DESCRIBED, "counters": counters | tiers})
     (engine,) = json.loads(run("top", "--once", "--json", "--url", server.url).out)["engines"]
     assert engine["cache_hits"] == {"all": 0.5, "device": 0.1, "host": 0.25, "far": 0.15}
+
+
+def test_top_names_what_is_released_once(run: Run, server: ScriptedServer) -> None:
+    """The state and the memory are one phrase."""
+    state = {"name": "released", "draining": None, "released": ["kv_cache"]}
+    server.answer = replies([True, ""], values={**DESCRIBED, "state": state})
+    (engine,) = json.loads(run("top", "--once", "--json", "--url", server.url).out)["engines"]
+    assert engine["state"] == "released kv_cache"
 
 
 def test_speed_is_counted_between_two_looks(server: ScriptedServer) -> None:

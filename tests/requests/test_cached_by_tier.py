@@ -103,6 +103,10 @@ def test_counters_tell_the_hit_rate(engine: TorchEngine) -> None:
     cached = stream.chunks[-1].cached_tokens
     assert counters["prompt_tokens"] == 140
     assert (counters["cached_tokens"], counters["cached_tokens_host"]) == (cached, cached)
+    on_device = ask(engine, "warm").chunks[-1].cached_tokens
+    counters = engine.rank.engine.counters
+    assert counters["cached_tokens_device"] == on_device > 0
+    assert counters["cached_tokens"] == cached + on_device
 
 
 def test_tiers_cross_the_wire_and_are_usage() -> None:

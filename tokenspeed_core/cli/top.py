@@ -29,7 +29,7 @@ class Glance:
     """One engine at a moment; `tokens_per_s` needs an earlier moment, and an engine that counts.
 
     `hits` are the shares of all prompt tokens since the engine's start that were cached: "all", and
-    by tier where some were below the device.
+    by tier where not all were on the device.
     """
 
     engine: int
@@ -147,11 +147,12 @@ def _hits(counters: Mapping[str, int] | None) -> Mapping[str, float] | None:
     prompts = (counters or {}).get("prompt_tokens")
     if not counters or not prompts:
         return None
-    found = {ALL: counters["cached_tokens"] / prompts}
-    for name, tokens in counters.items():
-        if name.startswith(TIER_PREFIX):
-            found[name.removeprefix(TIER_PREFIX)] = tokens / prompts
-    return found
+    tiers = {
+        name.removeprefix(TIER_PREFIX): tokens / prompts
+        for name, tokens in counters.items()
+        if name.startswith(TIER_PREFIX)
+    }
+    return {ALL: counters["cached_tokens"] / prompts, **(tiers if len(tiers) > 1 else {})}
 
 
 def _told(hits: Mapping[str, float] | None) -> str:
@@ -163,8 +164,8 @@ def _told(hits: Mapping[str, float] | None) -> str:
 
 def _state(state: Mapping[str, Any]) -> str:
     draining = f", draining for {state['draining']}" if state.get("draining") else ""
-    released = f", released {', '.join(state['released'])}" if state.get("released") else ""
-    return f"{state['name']}{draining}{released}"
+    released = f" {', '.join(state['released'])}" if state.get("released") else ""
+    return f"{state['name']}{released}{draining}"
 
 
 def _show(glances: Iterator[Sequence[Glance]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from tokenspeed_core.requests.state import RequestState
+from tokenspeed_core.requests.state import DEVICE, RequestState
 from tokenspeed_core.requests.table import RequestTable, abort_reason
 from tokenspeed_hookspecs import (
     ChunkDetails,
@@ -75,7 +75,7 @@ class Outbox:
     def _count(self, finished: FinishedRequest) -> None:
         self.prefilled["prompt_tokens"] += finished.prompt_tokens
         self.prefilled["cached_tokens"] += finished.cached_tokens
-        for tier, tokens in finished.cached_by_tier.items():
+        for tier, tokens in (finished.cached_by_tier or {DEVICE: finished.cached_tokens}).items():
             self.prefilled[f"cached_tokens_{tier}"] += tokens
 
     def fail(self, state: RequestState, reason: FinishReason) -> None:
