@@ -3,7 +3,8 @@
 
 Ids 0 to 255 are the bytes in the order of their values; from 256 on token i is the word ` i`. The
 last two are special: `<|start|>`, which opens a text, and `<|end|>`. Text is encoded byte by byte.
-Marks are one token each, of plain text; they take the lowest ids, and the bytes of these are gone.
+Marks are one token each, of plain text or special; they take the lowest ids, and the bytes of these
+are gone.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ CHAT_TEMPLATE = (
 
 
 def small_tokenizer(
-    *, vocab_size: int = 2048, template: str | None = CHAT_TEMPLATE, marks: Sequence[str] = ()
+    *,
+    vocab_size: int = 2048,
+    template: str | None = CHAT_TEMPLATE,
+    marks: Sequence[str] = (),
+    special_marks: bool = False,
 ) -> Tokenizer:
     """Make one; `template` of None is a model without a chat template."""
     backend = _backend(vocab_size, marks)
+    if special_marks:
+        backend.add_special_tokens(list(marks))
     return Tokenizer(backend, special_tokens={"eos_token": END}, template=template)
 
 

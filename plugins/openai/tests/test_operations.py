@@ -66,6 +66,15 @@ def test_wrong_arguments_are_named(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize("value", [10**30, [[]]])
+def test_what_cannot_be_sent_is_refused(operated: Any, value: Any) -> None:
+    """A number of more than 64 bits and a value that is too deep are a 400, not a wait."""
+    deep = value if isinstance(value, int) else reduce(lambda inner, _: [inner], range(200), value)
+    answer = operated.post("/engine/fly", {"high": deep}, KEY)
+    assert answer.status_code == 400
+    assert "cannot be sent" in answer.json()["error"]["message"]
+
+
 def test_an_operation_nobody_has(operated: Any) -> None:
     """What the engine refuses is a 409 with its reply and an error."""
     answer = operated.post("/engine/fly", {"high": True}, KEY)

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from msgspec import UNSET
 from starlette.requests import Request
 
 from tokenspeed_hookspecs import LogprobOptions
+from tokenspeed_openai.answers import AnswerReader
 from tokenspeed_openai.bodies import decode, read_body
 from tokenspeed_openai.choices import Piece
 from tokenspeed_openai.conversations import conversation_prompt
 from tokenspeed_openai.deployment import Deployment, Limits
 from tokenspeed_openai.errors import invalid
 from tokenspeed_openai.generation import Answer, Answering, Head, Wanted
+from tokenspeed_openai.reasoning import Thinking
 from tokenspeed_openai.requests import ChatRequest
 from tokenspeed_openai.responses import (
     AnswerMessage,
@@ -31,7 +34,7 @@ from tokenspeed_openai.responses import (
 )
 from tokenspeed_openai.sampling import check_budget, check_prompts, sampling_of
 from tokenspeed_openai.scores import ChatScores
-from tokenspeed_openai.tools import JSON_FEATURE, CallReader, tool_use
+from tokenspeed_openai.tools import JSON_FEATURE, TAG_FEATURE, ToolUse, tool_use
 
 ANY_OBJECT: Mapping[str, object] = {"type": "object"}
 
@@ -53,27 +56,32 @@ class ChatApi:
         if body.tool_choice == "none":
             body.tools = None
         tools = tool_use(body, limits.features)
+        thinking = Thinking.of(body, parser=deployment.options.reasoning_parser)
         features = {**extras, **_form_features(body, limits), **(tools.features if tools else {})}
-        wanted = await self._wanted(body, features)
+        features |= thinking.feature(features, limits.features)
+        readers = _readers(body, features, tools=tools, thinking=thinking)
+        reads_marks = bool(readers and readers[0].thoughts) and deployment.has_special_marks
+        wanted = evolve(
+            await self._wanted(body, variables=thinking.variables),
+            features=features,
+            reads_marks=reads_marks,
+        )
         answering = Answering.begin(deployment, wanted, prefix="chatcmpl")
         scores = ChatScores(deployment.texts, body.top_logprobs or 0) if body.logprobs else None
-        readers = [tools.make_reader() for _ in range(wanted.width)] if tools else []
         shape = ChatShape(wanted, answering.head, scores=scores, readers=readers)
         return await answering.answer(request, shape)
 
-    async def _wanted(self, body: ChatRequest, features: Mapping[str, object]) -> Wanted:
+    async def _wanted(self, body: ChatRequest, *, variables: Mapping[str, Any]) -> Wanted:
         logprobs = _logprobs(body)
         limits, texts = self.deployment.limits, self.deployment.texts
-        prompts = [await conversation_prompt(body, texts)]
+        prompts = [await conversation_prompt(body, texts, variables=variables)]
         check_prompts(prompts, limits, field="messages")
         max_tokens, budget_field = body.max_completion_tokens, "max_completion_tokens"
         if max_tokens is None:  # its older name
             max_tokens, budget_field = body.max_tokens, "max_tokens"
         check_budget(prompts, limits, max_tokens=max_tokens, field=budget_field)
         sampling = sampling_of(body, limits, max_tokens=max_tokens)
-        return Wanted(
-            body=body, prompts=prompts, sampling=sampling, logprobs=logprobs, features=features
-        )
+        return Wanted(body=body, prompts=prompts, sampling=sampling, logprobs=logprobs)
 
 
 class ChatShape:
@@ -85,7 +93,7 @@ class ChatShape:
         head: Head,
         *,
         scores: ChatScores | None,
-        readers: Sequence[CallReader],
+        readers: Sequence[AnswerReader],
     ) -> None:
         self._wanted = wanted
         self._head = head
@@ -110,7 +118,7 @@ class ChatShape:
             index=piece.index, delta=Delta(content=piece.text), finish_reason=piece.finish
         )
         if self._readers:
-            self._find_calls(part, piece)
+            self._read(part, piece)
         if self._scores is not None:
             part.logprobs = self._scores.add(piece.chunk)
         if piece.finish is not None:
@@ -119,12 +127,11 @@ class ChatShape:
             part.token_ids = piece.chunk.token_ids
         return part
 
-    def _find_calls(self, part: ChunkChoice, piece: Piece) -> None:
+    def _read(self, part: ChunkChoice, piece: Piece) -> None:
         index = piece.index
-        reader = self._readers[index]
-        text, calls = reader.push(piece.text, is_last=piece.finish is not None)
-        part.delta = Delta(content=text or None, tool_calls=calls or None)
-        self._has_called[index] |= bool(calls)
+        is_last = piece.finish is not None
+        part.delta = self._readers[index].read(piece.text, is_last=is_last)
+        self._has_called[index] |= bool(part.delta.tool_calls)
         if self._has_called[index] and piece.finish == "stop":
             part.finish_reason = "tool_calls"
 
@@ -148,9 +155,12 @@ class ChatShape:
 def _joined(parts: Sequence[ChunkChoice]) -> ChatChoice:
     last = parts[-1]
     text = "".join(part.delta.content or "" for part in parts)
+    thought = "".join(part.delta.reasoning_content or "" for part in parts)
     message = AnswerMessage(content=text)
+    if thought:
+        message = AnswerMessage(content=text or None, reasoning_content=thought)
     if calls := _joined_calls(parts):
-        message = AnswerMessage(content=text or None, tool_calls=calls)
+        message.content, message.tool_calls = text or None, calls
     choice = ChatChoice(
         index=last.index,
         message=message,
@@ -175,6 +185,26 @@ def _joined_calls(parts: Sequence[ChunkChoice]) -> list[Call]:
     return calls
 
 
+def _readers(
+    body: ChatRequest,
+    features: Mapping[str, object],
+    *,
+    tools: ToolUse | None,
+    thinking: Thinking,
+) -> list[AnswerReader]:
+    """A reader for each answer; none where all is plain text."""
+    if tools is None and thinking.reader(features) is None:
+        return []
+    return [
+        AnswerReader(
+            thoughts=thinking.reader(features),
+            calls=tools.make_reader() if tools else None,
+            tells_thoughts=body.include_reasoning is not False,
+        )
+        for _ in range(body.n or 1)
+    ]
+
+
 def _logprobs(body: ChatRequest) -> LogprobOptions | None:
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
@@ -188,12 +218,16 @@ def _form_features(body: ChatRequest, limits: Limits) -> dict[str, object]:
         return {}
     if body.tools:
         raise invalid("response_format and tools cannot both shape an answer", "response_format")
-    if JSON_FEATURE not in limits.features:
+    needed = TAG_FEATURE if wanted.type == "structural_tag" else JSON_FEATURE
+    if needed not in limits.features:
         raise invalid(
             f"response_format {wanted.type!r} needs a plugin that constrains the output, and this "
             "engine has none",
             "response_format",
         )
+    if wanted.type == "structural_tag":
+        given = {name: getattr(wanted, name) for name in ("structures", "triggers", "format")}
+        return {TAG_FEATURE: {name: value for name, value in given.items() if value is not None}}
     if wanted.type == "json_object":
         return {JSON_FEATURE: ANY_OBJECT}
     if wanted.json_schema is None:

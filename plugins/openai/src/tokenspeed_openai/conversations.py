@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -33,12 +33,16 @@ class Conversation(Protocol):
         """Variables of the template."""
 
 
-async def conversation_prompt(body: Conversation, texts: Texts) -> Prompt:
-    """A conversation as the tokens the model continues."""
+async def conversation_prompt(
+    body: Conversation, texts: Texts, *, variables: Mapping[str, Any] | None = None
+) -> Prompt:
+    """A conversation as the tokens the model continues; `variables` of the template instead of the
+    body's own."""
+    own = body.chat_template_kwargs if variables is None else variables
     return await texts.encode_chat(
         [_message(each) for each in body.messages or ()],
         add_generation_prompt=body.add_generation_prompt is not False,
-        variables={"tools": _tools(body), **(body.chat_template_kwargs or {})},
+        variables={"tools": _tools(body), **(own or {})},
     )
 
 
@@ -59,6 +63,8 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     # Templates were written before OpenAI renamed the role.
     role = "system" if message.role == "developer" else message.role
     found: dict[str, Any] = {"role": role, "content": text}
+    if message.reasoning_content is not None:
+        found["reasoning_content"] = message.reasoning_content
     if message.name is not None:
         found["name"] = message.name
     if message.tool_call_id is not None:

@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from tokenspeed_hookspecs import EngineClient, ServingContext
 from tokenspeed_openai.errors import ApiError, unavailable
 from tokenspeed_openai.options import Options
+from tokenspeed_openai.reasoning import CLOSING
 from tokenspeed_openai.texts import Texts
 
 
@@ -48,6 +49,7 @@ class Deployment:
         self.is_cutting = asyncio.Event()  # the server stops and waits for answers no longer
         self.started_at = time.time()
         self.limits = _limits(context.client)
+        self.has_special_marks = self.texts.is_special(CLOSING)
         self.model = options.served_model_name or context.model
 
     @property

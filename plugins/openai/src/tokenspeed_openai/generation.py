@@ -47,6 +47,8 @@ class Wanted:
     sampling: SamplingParams
     logprobs: LogprobOptions | None = None
     features: Mapping[str, object] = field(factory=dict)
+    # Marks are read from the text, also where the vocabulary has them as special tokens.
+    reads_marks: bool = False
 
     def is_told(self, piece: Piece) -> bool:
         """Whether a stream tells of a piece; a token may bring no text yet."""
@@ -74,7 +76,7 @@ class Wanted:
                 self.logprobs,
                 self.features,
             )
-            skip_special = self.body.skip_special_tokens is not False
+            skip_special = self.body.skip_special_tokens is not False and not self.reads_marks
             reader = texts.reader(skip_special=skip_special, stops=stops)
             found.append(Choice(index, request, reader))
         return found

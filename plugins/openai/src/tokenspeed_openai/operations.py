@@ -19,7 +19,7 @@ from starlette.responses import Response
 from tokenspeed_hookspecs import ControlReply, ControlRequest
 from tokenspeed_openai.bodies import decode, decode_object, read_body
 from tokenspeed_openai.deployment import Deployment
-from tokenspeed_openai.errors import ApiError
+from tokenspeed_openai.errors import ApiError, invalid
 from tokenspeed_openai.keys import Keys
 from tokenspeed_openai.responses import Replies, Reply
 from tokenspeed_openai.streams import until_gone
@@ -120,7 +120,10 @@ class OperationsApi:
         return _answer(asked.name, await self._replies(request, asked))
 
     async def _replies(self, request: Request, asked: ControlRequest) -> Sequence[ControlReply]:
-        return await until_gone(request.receive, self.deployment.client.control(asked))
+        try:
+            return await until_gone(request.receive, self.deployment.client.control(asked))
+        except ValueError as error:
+            raise invalid(str(error)) from error
 
 
 def _answer(name: str, replies: Sequence[ControlReply]) -> Response:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from attrs import field, frozen
 
+from tokenspeed_openai.reasoning import FAMILIES
+
 MEBIBYTE = 1 << 20
 API_KEY_VARIABLE = "TOKENSPEED_API_KEY"
 ADMIN_KEY_VARIABLE = "TOKENSPEED_KEY"  # which the operators' commands send
@@ -41,6 +43,10 @@ class Options:
     served_model_name: str | None = field(
         default=None, metadata={"help": "the model's name for clients, instead of its own"}
     )
+    reasoning_parser: str | None = field(
+        default=None,
+        metadata={"help": f"how the model thinks before it answers: {', '.join(FAMILIES)}"},
+    )
     public_without_key: bool = field(
         default=False, metadata={"help": "listen beyond this machine though there is no key"}
     )
@@ -54,6 +60,7 @@ def problems(options: Options) -> list[str]:
     return [
         *_key_problems(options),
         *_number_problems(options),
+        *_parser_problems(options),
         *_certificate_problems(options),
         *_port_problems(options),
     ]
@@ -110,6 +117,12 @@ def _number_problems(options: Options) -> Iterator[str]:
         yield f"port must be in [0, 65535], got {options.port}"
     if options.max_body_bytes < 1:
         yield f"max_body_bytes must be at least 1, got {options.max_body_bytes}"
+
+
+def _parser_problems(options: Options) -> Iterator[str]:
+    parser = options.reasoning_parser
+    if parser is not None and parser not in FAMILIES:
+        yield f"reasoning_parser must be one of {', '.join(FAMILIES)}, got {parser!r}"
 
 
 def _certificate_problems(options: Options) -> Iterator[str]:

@@ -112,6 +112,7 @@ class ChatMessage(Struct, kw_only=True):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class ToolFunction(Struct, kw_only=True):
@@ -140,10 +141,14 @@ class JsonSchema(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """The form of an answer: free text, any JSON object, or JSON by a schema."""
+    """The form of an answer: free text, any JSON object, JSON by a schema, or text with tags in it,
+    as structures with triggers or as a format."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+    format: dict[str, Any] | None = None
 
 
 class ChatRequest(Generation, kw_only=True):
@@ -160,6 +165,9 @@ class ChatRequest(Generation, kw_only=True):
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    include_reasoning: bool | None = None  # vLLM's
+    separate_reasoning: bool | None = None  # SGLang's
 
 
 class TokenizeRequest(Struct, kw_only=True):

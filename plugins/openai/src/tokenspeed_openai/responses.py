@@ -107,9 +107,10 @@ class Call(Struct, kw_only=True):
 
 
 class AnswerMessage(Struct, kw_only=True):
-    """What the model said; calls of tools may be all of it."""
+    """What the model said, and thought before; calls of tools may be all of it."""
 
     content: str | None
+    reasoning_content: str | UnsetType = UNSET
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     tool_calls: list[Call] | UnsetType = UNSET
@@ -143,6 +144,7 @@ class Delta(Struct, kw_only=True, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[CallDelta] | None = None
 
 

@@ -97,6 +97,13 @@ class Texts:
         """Whether a token is a mark that texts leave out."""
         return self._tokenizer is None or token_id in self._tokenizer.special_ids
 
+    def is_special(self, text: str) -> bool:
+        """Whether a text is a token that texts leave out."""
+        if self._tokenizer is None:
+            return False
+        ids = self._tokenizer.encode(text, add_special=False)
+        return len(ids) == 1 and ids[0] in self._tokenizer.special_ids
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; none without a tokenizer."""
         return b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)

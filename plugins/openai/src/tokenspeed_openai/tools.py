@@ -16,6 +16,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from tokenspeed_openai.errors import invalid
+from tokenspeed_openai.marks import open_at
 from tokenspeed_openai.requests import ChatRequest, Tool
 from tokenspeed_openai.responses import CallDelta, CalledFunction
 
@@ -195,6 +196,4 @@ class _TagReader:
         found = self._held.find(OPENING)
         if found >= 0:
             return found
-        lengths = range(min(len(OPENING) - 1, len(self._held)), 0, -1)
-        open_length = next((n for n in lengths if OPENING.startswith(self._held[-n:])), 0)
-        return len(self._held) - open_length
+        return open_at(self._held, OPENING)
