@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from tokenspeed_core.testing.conformance.contract import PluginContract
 from tokenspeed_grammar.plugin import GrammarPlugin
+from tokenspeed_grammar.samples import features
 
 
 class TestGrammar(PluginContract):
     """The plugin, with requests that follow grammars."""
 
     plugin = GrammarPlugin
-    features = ({"regex": "[a-z]{3,}"}, {"json_object": True}, {"regex": "("})
+    features = features()
