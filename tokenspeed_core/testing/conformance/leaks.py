@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -171,8 +172,11 @@ def _open_files() -> Counter[str]:
 
 
 def _children() -> frozenset[str]:
-    lists = [each.read_text() for each in CHILDREN.glob("*/children")]
-    return frozenset(pid for text in lists for pid in text.split())
+    found: set[str] = set()
+    for each in CHILDREN.glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            found.update(each.read_text().split())
+    return frozenset(found)
 
 
 def _tensors() -> int:
