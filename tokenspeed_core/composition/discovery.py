@@ -37,7 +37,7 @@ def sorted_entry_points(group: str) -> list[EntryPoint]:
     An entry that a distribution shows twice (a checkout and its metadata folder) counts once.
     """
     points = entry_points(group=group)
-    found = {(point.name, point.value, _distribution(point)[0]): point for point in points}
+    found = {(point.name, point.value, _distribution(point)): point for point in points}
     return [found[key] for key in sorted(found)]
 
 
@@ -55,12 +55,13 @@ def installed() -> Installed:
     return Installed({name: claims[0] for name, claims in by_name.items()}, problems)
 
 
-def _distribution(point: EntryPoint) -> tuple[str, str]:
-    found = point.dist
-    return (found.name, found.version) if found is not None else ("", "")
+def _distribution(point: EntryPoint) -> str:
+    return "" if point.dist is None else point.dist.name
 
 
 def _described(point: EntryPoint) -> InstalledPlugin:
-    name, version = _distribution(point)
-    requires = tuple(point.dist.requires or ()) if point.dist is not None else ()
-    return InstalledPlugin(point.name, point.value, name, version, requires, point)
+    if point.dist is None:
+        return InstalledPlugin(point.name, point.value, "", "", (), point)
+    metadata = point.dist.metadata  # read anew by every property of `dist`
+    name, version, requires = metadata["Name"], metadata["Version"], point.dist.requires or ()
+    return InstalledPlugin(point.name, point.value, name, version, tuple(requires), point)

@@ -90,18 +90,19 @@ def _absent(plugin: InstalledPlugin, config: EngineConfig) -> PluginRow:
 
 def hooks_in_order(members: Sequence[LoadedPlugin]) -> dict[str, tuple[str, ...]]:
     """Each hook that somebody implements, with the plugins in the order they are called."""
-    orders = {hook: _order(hook, members) for hook in hook_specs()}
+    options = {member.name: implementation_options(member.plugin) for member in members}
+    orders = {hook: _order(hook, options) for hook in hook_specs()}
     return {hook: names for hook, names in orders.items() if names}
 
 
-def _order(hook: str, members: Sequence[LoadedPlugin]) -> tuple[str, ...]:
+def _order(hook: str, options: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Wrappers first, then who asked to be first, then the order of the plugins, then the last.
 
     pluggy turns the order around among those that asked to be last.
     """
-    options = {member.name: implementation_options(member.plugin, hook) for member in members}
     ranked = []
-    for position, (name, opts) in enumerate(options.items()):
+    for position, (name, hooks) in enumerate(options.items()):
+        opts = hooks.get(hook)
         if opts is not None:
             turned = -position if opts["trylast"] else position
             rank = 0 if opts["tryfirst"] else 2 if opts["trylast"] else 1

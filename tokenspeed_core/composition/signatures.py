@@ -49,10 +49,9 @@ def implemented(plugin: type[Plugin]) -> dict[str, str]:
     return {opts["specname"] or name: name for name, _, opts in _methods(plugin) if opts}
 
 
-def implementation_options(plugin: type[Plugin], hook: str) -> Mapping[str, Any] | None:
-    """Return how a class implements a hook, in pluggy's words, or None if it does not."""
-    name = implemented(plugin).get(hook)
-    return None if name is None else getattr(getattr(plugin, name), IMPLEMENTATION_MARK)
+def implementation_options(plugin: type[Plugin]) -> dict[str, Mapping[str, Any]]:
+    """Return how a class implements each of its hooks, in pluggy's words."""
+    return {opts["specname"] or name: opts for name, _, opts in _methods(plugin) if opts}
 
 
 def signature_problems(plugin: type[Plugin]) -> list[str]:

@@ -38,7 +38,7 @@ def check_failures(subject: Subject) -> list[str]:
     """Plant a raise in each hook the plugin has, once before its own code and once after."""
     problems = []
     for hook in implemented(subject.plugin):
-        options = implementation_options(subject.plugin, hook) or {}
+        options = implementation_options(subject.plugin).get(hook) or {}
         if options.get("wrapper") or hook not in (*SET_UP, *ROUND_HOOKS):
             continue
         with new_objects_only():

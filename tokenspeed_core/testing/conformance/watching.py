@@ -99,8 +99,9 @@ class Watcher:
 def watched(plugin: type[Plugin], watcher: Watcher) -> type[Plugin]:
     """The class with its round hooks and stages watched; name, options and order stay."""
     members: dict[str, Any] = {"__module__": plugin.__module__, "__doc__": plugin.__doc__}
+    every = implementation_options(plugin)
     for hook, method in implemented(plugin).items():
-        options = implementation_options(plugin, hook) or {}
+        options = every[hook]
         if options.get("wrapper") or options.get("hookwrapper"):
             continue
         if hook in ROUND_HOOKS:
