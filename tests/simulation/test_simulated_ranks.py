@@ -9,16 +9,13 @@ import pytest
 from attrs import evolve
 
 from tokenspeed_core.cli.main import main
+from tokenspeed_core.testing.simulation.comparing import compare
 from tokenspeed_core.testing.simulation.faults import HARMS, Fault, Harm
+from tokenspeed_core.testing.simulation.jobs import Work
 from tokenspeed_core.testing.simulation.plan import Plan
-from tokenspeed_core.testing.simulation.run import (
-    SimulationError,
-    compare,
-    plain,
-    shrink,
-    simulate,
-    sweep,
-)
+from tokenspeed_core.testing.simulation.run import SimulationError, simulate, sweep
+from tokenspeed_core.testing.simulation.shrinking import shrink
+from tokenspeed_core.testing.simulation.variations import plain
 
 BATCHES, SEEDS_A_BATCH = 2, 10  # .ci/run has a thousand
 
@@ -68,7 +65,7 @@ def test_a_failing_plan_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = evolve(Plan.of(2), faults=[Fault("participant raises", 0, 3)])
     with pytest.raises(SimulationError, match="ended without a fault that ends"):
         simulate(plan)
-    small = shrink(plan)
+    small = shrink(plan, Work().fails)
     assert len(small.arrivals) == 1
     assert small.operations == []
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from attrs import define, field
 
-from tokenspeed_core.composition.build import Surroundings, build_rank
+from tokenspeed_core.composition.build import Surroundings, build_resolved
+from tokenspeed_core.composition.resolve import Resolved, resolve
 from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
 from tokenspeed_core.loop.parts import LoopParts
@@ -53,13 +54,14 @@ class Tiers(Enum):
 class EngineSetup:
     """What differs from the usual small engine: page 16, 512 usable pages, 256 tokens a round, 8
     requests. `scheduler` and `plane` are options by name, `tables` those of plugins; `without`
-    names built-in plugins to leave out."""
+    names built-in plugins to leave out; `resolved` is what the plugins are, if it is known."""
 
     depth: int = 1
     tiers: Tiers = Tiers.DEVICE_ONLY
     scheduler: Mapping[str, Any] = field(factory=dict)
     plane: Mapping[str, Any] = field(factory=dict)
     plugins: tuple[Chosen, ...] = ()
+    resolved: Resolved | None = None
     decode_text: DecodeText | None = None
     tokenizer: Tokenizer | None = None
     without: tuple[str, ...] = ("batch_log", "finish_line")
@@ -105,9 +107,10 @@ class EngineFixture:
     def __init__(self, setup: EngineSetup | None = None) -> None:
         self.setup = setup or EngineSetup()
         self.frontend = self.setup.frontend
-        self.rank = build_rank(
-            self.setup.config(),
-            self.setup.plugins,
+        config = self.setup.config()
+        self.rank = build_resolved(
+            config,
+            self.setup.resolved or resolve(config, self.setup.plugins),
             surroundings=Surroundings(
                 frontend=self.frontend if self.setup.ranks.replica.index == 0 else None,
                 ranks=self.setup.ranks,

@@ -82,6 +82,7 @@ CHECKS = (
     Check("life", "stop leaves nothing behind", "leaks", "check_life"),
     Check("unstarted", "what never started leaves nothing either", "leaks", "check_unstarted"),
     Check("stop", "it can be stopped with requests held", "controls", "check_stop"),
+    Check("seeds", "simulated ranks with faults hold what they must", "simulated", "check_seeds"),
     Check("failures", "a raise in a hook is handled by its mode", "failures", "check_failures"),
 )  # fmt: skip
 

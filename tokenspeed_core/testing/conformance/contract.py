@@ -96,6 +96,10 @@ class PluginContract:
         """An engine with requests held stops, and nothing is left."""
         self._hold("stop")
 
+    def test_simulated_ranks_hold(self) -> None:
+        """Seeds of ranks, settings, requests, operations and faults; all of what must hold."""
+        self._hold("seeds")
+
     def test_a_raise_is_handled_by_its_mode(self) -> None:
         """A raise in a hook ends the engine by name, or drops the observer."""
         self._hold("failures")

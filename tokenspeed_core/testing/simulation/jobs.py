@@ -9,26 +9,67 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+from attrs import frozen
+
 from tokenspeed_core.errors import EngineError
-from tokenspeed_core.testing.simulation.run import Outcome, SimulationError, simulate_seeds
+from tokenspeed_core.testing.simulation.comparing import compare
+from tokenspeed_core.testing.simulation.guests import Guests
+from tokenspeed_core.testing.simulation.plan import NO_GUESTS, Plan
+from tokenspeed_core.testing.simulation.run import (
+    Outcome,
+    SimulationError,
+    simulate,
+    simulate_seeds,
+)
 
 SEEDS_A_TURN = 5
 Ran = tuple[int, Outcome | SimulationError]
 
 
-def simulate_on(jobs: int, seeds: Sequence[int]) -> Iterator[Ran]:
+@frozen
+class Work:
+    """What is done for a seed: its plan is run and, if `is_compared`, run in other ways too."""
+
+    guests: Guests = NO_GUESTS
+    is_compared: bool = False
+
+    def run(self, seeds: Sequence[int]) -> Iterator[Ran]:
+        """Run seeds."""
+        for seed, outcome in simulate_seeds(seeds, self.guests):
+            error = self._difference(Plan.of(seed, self.guests))
+            yield seed, outcome if isinstance(outcome, SimulationError) else error or outcome
+
+    def fails(self, plan: Plan) -> bool:
+        """Whether a plan fails."""
+        try:
+            simulate(plan)
+        except SimulationError:
+            return True
+        return self._difference(plan) is not None
+
+    def _difference(self, plan: Plan) -> SimulationError | None:
+        if not self.is_compared:
+            return None
+        try:
+            found = compare(plan)
+        except SimulationError as error:
+            return error
+        return SimulationError(f"answers differ: {'; '.join(found)}\n{plan}") if found else None
+
+
+def simulate_on(jobs: int, seeds: Sequence[int], *, work: Work) -> Iterator[Ran]:
     """Run each seed's plan on so many processes, and give what came of it, in the seeds' order.
 
     EngineError if a process died, which ends the run.
     """
     if jobs == 1:
-        yield from simulate_seeds(seeds)
+        yield from work.run(seeds)
         return
     turns = [seeds[at : at + SEEDS_A_TURN] for at in range(0, len(seeds), SEEDS_A_TURN)]
     # A new interpreter each: a fork would take the threads' locks along, not the threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_be_silent) as pool:
-        waiting = [(turn, pool.submit(_turn, turn)) for turn in turns]
+        waiting = [(turn, pool.submit(_turn, turn, work)) for turn in turns]
         for turn, future in waiting:
             try:
                 yield from future.result()
@@ -39,8 +80,8 @@ def simulate_on(jobs: int, seeds: Sequence[int]) -> Iterator[Ran]:
                 ) from error
 
 
-def _turn(seeds: Sequence[int]) -> list[Ran]:
-    return list(simulate_seeds(seeds))
+def _turn(seeds: Sequence[int], work: Work) -> list[Ran]:
+    return list(work.run(seeds))
 
 
 def _be_silent() -> None:

@@ -9,9 +9,15 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from tokenspeed_core.composition.resolve import Resolved, resolve
+from tokenspeed_core.composition.selection import PluginChoice
+from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.ranks.topology import Topology
+from tokenspeed_core.testing.engine import EngineSetup
 from tokenspeed_core.testing.messages import request, telling_tokens
 from tokenspeed_core.testing.simulation.faults import Fault, draw_faults
+from tokenspeed_core.testing.simulation.guests import Guests, refusal
+from tokenspeed_core.testing.simulation.plugin import Simulated
 from tokenspeed_hookspecs import AddRequest, ControlRequest, LogprobOptions
 
 END_TOKEN = 77
@@ -36,6 +42,8 @@ OPERATIONS = (
 HOST = {"host_pages": (20, 100)}
 RETRACTION = {"snapshot_pages": (65,), "max_retracted": (8,), "force_retraction_every": (3, 4, 7)}
 TIERS: Sequence[Mapping[str, tuple[int, ...]]] = ({}, {}, HOST, RETRACTION, {**HOST, **RETRACTION})
+NO_GUESTS = Guests()
+MOST_DRAWS = 60
 
 
 @frozen
@@ -57,6 +65,16 @@ class Arrival:
     nan_at: int | None = None
     nan_chunk: bool = False
 
+    @property
+    def feature(self) -> Mapping[str, object]:
+        """What of it means something to a guest."""
+        return {key: value for key, value in self.message.features.items() if key != "polls"}
+
+    def featuring(self, feature: Mapping[str, object]) -> Arrival:
+        """The request with this feature instead of its own."""
+        features = {"polls": self.polls, **feature}
+        return evolve(self, message=evolve(self.message, features=features))
+
     def expected(self, max_request_tokens: int) -> list[int]:
         """The tokens it must get if nothing ends it early."""
         room = max_request_tokens - len(self.message.prompt_ids)
@@ -70,7 +88,17 @@ class Arrival:
         return telling_tokens(budget)
 
 
-SHOWN = ("replica", "round", "abort_round", "told", "polls", "ends_at", "nan_at", "nan_chunk")
+SHOWN = (
+    "replica",
+    "round",
+    "abort_round",
+    "told",
+    "polls",
+    "ends_at",
+    "nan_at",
+    "nan_chunk",
+    "feature",
+)
 
 
 @frozen
@@ -87,34 +115,35 @@ class Plan:
     operations: Sequence[tuple[int, ControlRequest]] = ()
     faults: Sequence[Fault] = ()
     is_watched: bool = field(default=True)  # a plugin records and compares cache events
+    guests: Guests = NO_GUESTS
 
     @classmethod
-    def of(cls, seed: int) -> Plan:
-        """The plan of a seed."""
+    def of(cls, seed: int, guests: Guests = NO_GUESTS) -> Plan:
+        """The plan of a seed. CompositionError: guests cannot be, or take no settings drawn."""
         rng = random.Random(seed)
         topology = rng.choice(TOPOLOGIES)
-        window = rng.choice([None, None, 24])
-        retraction = {key: rng.choice(values) for key, values in rng.choice(TIERS).items()}
-        return cls(
+        plan = cls(
             seed=seed,
             topology=topology,
-            depth=rng.choice([0, 1, 2]) if topology.pp == 1 else rng.choice([1, 2]),
-            scheduler={
-                "num_pages": rng.choice([16, 24, 40, 513]),
-                "max_batch_size": rng.choice([1, 3, 8]),
-                "max_scheduled_tokens": rng.choice([8, 40, 256]),
-                "prefix_cache": rng.random() < 0.8,
-                "mixed_batches": rng.random() < 0.7,
-                **retraction,
-            },
-            sliding_window=window,
+            **_settings(rng, topology),
             stream_interval=rng.choice([1, 1, 4]),
             arrivals=_with_more(_arrivals(rng, topology.dp), random.Random(f"{seed} more")),
             operations=_operations(rng),
             faults=draw_faults(rng, topology.world_size) if rng.random() < 0.5 else (),
-            # The scheduler refuses these three together.
-            is_watched=window is None or "snapshot_pages" not in retraction,
         )
+        return _welcoming(plan, guests) if guests else plan
+
+    @property
+    def setup(self) -> EngineSetup:
+        """What the engines of all ranks have in common."""
+        setup = EngineSetup(
+            depth=self.depth,
+            scheduler=self.scheduler,
+            plane={"sliding_window": self.sliding_window, "recorded_batches": 1},
+            stream_interval=self.stream_interval,
+            plugins=(PluginChoice(Simulated, {"events": self.is_watched}),),
+        )
+        return self.guests.welcomed(setup)
 
     @property
     def num_rounds(self) -> int:
@@ -133,6 +162,7 @@ class Plan:
             f"seed {self.seed}: {self.topology}, depth {self.depth}, window "
             f"{self.sliding_window}, stream interval {self.stream_interval}",
             f"  scheduler {dict(self.scheduler)}",
+            *(f"  plugin {each}" for each in self.guests.shown),
         ]
         for each in self.arrivals:
             length, sampling = len(each.message.prompt_ids), each.message.sampling
@@ -145,6 +175,42 @@ class Plan:
             f"  round {at}: {each.name} {dict(each.arguments)}" for at, each in self.operations
         ]
         return "\n".join([*lines, *(f"  fault: {fault}" for fault in self.faults)])
+
+
+def _settings(rng: random.Random, topology: Topology) -> dict[str, Any]:
+    window = rng.choice([None, None, 24])
+    tiers = {key: rng.choice(values) for key, values in rng.choice(TIERS).items()}
+    return {
+        "sliding_window": window,
+        "depth": rng.choice([0, 1, 2]) if topology.pp == 1 else rng.choice([1, 2]),
+        "scheduler": {
+            "num_pages": rng.choice([16, 24, 40, 513]),
+            "max_batch_size": rng.choice([1, 3, 8]),
+            "max_scheduled_tokens": rng.choice([8, 40, 256]),
+            "prefix_cache": rng.random() < 0.8,
+            "mixed_batches": rng.random() < 0.7,
+            **tiers,
+        },
+        # The scheduler refuses these three together.
+        "is_watched": window is None or "snapshot_pages" not in tiers,
+    }
+
+
+def _welcoming(plan: Plan, guests: Guests) -> Plan:
+    """The plan with guests, some requests for them, and settings that they take."""
+    rng = random.Random(f"{plan.seed} guests")
+    arrivals = [each.featuring(guests.feature_of(rng)) for each in plan.arrivals]
+    plan = evolve(plan, arrivals=arrivals, guests=guests)
+    resolved: dict[bool, Resolved] = {}
+    for _ in range(MOST_DRAWS):
+        setup, is_watched = plan.setup, plan.is_watched
+        if is_watched not in resolved:
+            resolved[is_watched] = resolve(setup.config(), setup.plugins)
+        reason = refusal(evolve(setup, resolved=resolved[is_watched]))
+        if not reason:
+            return plan
+        plan = evolve(plan, **_settings(rng, plan.topology))
+    raise ConfigError([f"none of {MOST_DRAWS} settings was taken; the last: {reason}"])
 
 
 def _arrivals(rng: random.Random, num_replicas: int) -> list[Arrival]:

@@ -9,7 +9,7 @@ from functools import partial
 
 from attrs import define, evolve, field
 
-from tokenspeed_core.composition.selection import PluginChoice
+from tokenspeed_core.composition.resolve import resolve
 from tokenspeed_core.loop.controls import State
 from tokenspeed_core.ranks.mesh import ranks_of
 from tokenspeed_core.ranks.single import SingleRank
@@ -19,11 +19,13 @@ from tokenspeed_core.testing.scripted_frontend import ManualFrontend
 from tokenspeed_core.testing.scripted_options import RowFault
 from tokenspeed_core.testing.simulation.baton import Baton, BatonMesh
 from tokenspeed_core.testing.simulation.faults import Harm, Saboteur
-from tokenspeed_core.testing.simulation.plan import END_TOKEN, Arrival, Plan
+from tokenspeed_core.testing.simulation.guests import NotedEnds
+from tokenspeed_core.testing.simulation.plan import END_TOKEN, Plan
 from tokenspeed_core.testing.simulation.plugin import Simulated
+from tokenspeed_core.testing.simulation.resting import Rest
 from tokenspeed_hookspecs import AbortRequests, ControlRequest, Message
 
-STEP_S, JUMP_S = 0.001, 3600.0
+STEP_S, JUMP_S, SKEW_S = 0.001, 3600.0, 17.3
 PLACEHOLDER = -7  # what a pipeline stage samples that is not the last one
 ABORT_PAUSE = ControlRequest("pause", {"mode": "abort"})
 SETTLING_ROUNDS = 10
@@ -37,9 +39,9 @@ class HeldClock:
 
     now_s: float = 1000.0
 
-    def __call__(self) -> float:
-        """Seconds."""
-        return self.now_s
+    def of(self, rank: int) -> float:
+        """Seconds on a rank: no two clocks agree."""
+        return self.now_s + rank * SKEW_S
 
 
 @define(eq=False)
@@ -52,14 +54,20 @@ class World:
     errors: dict[int, BaseException] = field(factory=dict)
     num_rounds: int = 0
     clock: HeldClock = field(factory=HeldClock)
+    ended_by_guests: NotedEnds = field(factory=NotedEnds)
+    _rest: Rest = field(init=False)
     _baton: Baton = field(init=False)
     _asked: list[int] = field(init=False)
+    _setup: EngineSetup = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         size = self.plan.topology.world_size
         self._baton = Baton(size, random.Random(self.plan.seed))
         self._asked = [0] * self.plan.topology.dp
         self.saboteurs = [Saboteur(()) for _ in range(size)]
+        self._rest = Rest(self.plan.guests.patience_s)
+        setup = self.plan.setup
+        self._setup = evolve(setup, resolved=resolve(setup.config(), setup.plugins))
         self._must([partial(self._built, rank) for rank in range(size)])
         for rank, saboteur in enumerate(self.saboteurs):
             saboteur.arm([fault for fault in self.plan.faults if fault.rank == rank])
@@ -72,9 +80,7 @@ class World:
 
     def plugin(self, rank: int) -> Simulated:
         """The rank's plugin."""
-        plugin = self.engines[rank].rank.plugins[0].instance
-        assert isinstance(plugin, Simulated), "the plan's plugin comes first"
-        return plugin
+        return _simulated(self.engines[rank])
 
     def play(self) -> None:
         """Run the plan to its end, or until a rank ends with an error."""
@@ -82,7 +88,9 @@ class World:
             self._send(number)
             if not self.round():
                 return
-        for number in range(MOST_ROUNDS):
+        end = self.num_rounds
+        while self.num_rounds - end - self._rest.num_rounds < MOST_ROUNDS:
+            number = self.num_rounds - end
             if self.is_over or (number > PATIENT_ROUNDS and self._may_stand_still()):
                 return
             if number % WAKE_EVERY == 0:
@@ -127,6 +135,8 @@ class World:
             self._check_drain(rank, known=known[rank], was_draining=was_draining)
         for replica in range(self.plan.topology.dp):
             self._compare(replica)
+        if self.plan.guests:
+            self._rest.take(self.engines)
         return True
 
     def settle(self) -> None:
@@ -159,36 +169,35 @@ class World:
     # --- building --------------------------------------------------------------------------------
 
     def _built(self, rank: int) -> None:
-        plan, topology = self.plan, self.plan.topology
-        saboteur = self.saboteurs[rank]
-        is_alone = topology.world_size == 1
+        topology, saboteur = self.plan.topology, self.saboteurs[rank]
+        place = topology.place(rank)
+        is_last = place.stage == topology.pp - 1
+        plane = {
+            **self._setup.plane,
+            "shard_count": topology.tp,
+            "shard": place.position,
+            "stage": place.stage,
+            **({} if is_last else {"placeholder": PLACEHOLDER}),
+        }
         mesh = BatonMesh(self._baton, rank, saboteur)
-        is_last = topology.place(rank).stage == topology.pp - 1
-        setup = EngineSetup(
-            depth=plan.depth,
-            scheduler=plan.scheduler,
-            plane={
-                "sliding_window": plan.sliding_window,
-                "recorded_batches": 1,
-                **({} if is_last else {"placeholder": PLACEHOLDER}),
-            },
-            stream_interval=plan.stream_interval,
-            plugins=(PluginChoice(Simulated, {"events": plan.is_watched}),),
-            frontend=ManualFrontend(),
-            clock=self.clock,
-            sleep=_nothing,
-            on_parts=(saboteur.stand_between,),
+        is_alone = topology.world_size == 1
+        noting = [self.ended_by_guests.stand_between] if self.plan.guests else []
+        engine = EngineFixture(
+            evolve(
+                self._setup,
+                plane=plane,
+                frontend=ManualFrontend(),
+                clock=partial(self.clock.of, rank),
+                sleep=_nothing,
+                on_parts=(saboteur.stand_between, *noting),
+                ranks=SingleRank() if is_alone else ranks_of(topology, mesh, is_checked=True),
+            )
         )
-        if not is_alone:
-            setup = evolve(setup, ranks=ranks_of(topology, mesh, is_checked=True))
-        else:
-            setup = evolve(setup, ranks=SingleRank())
-        engine = EngineFixture(setup)
+        if self.plan.guests:
+            engine.loop.requests = self.ended_by_guests.watch(engine.loop.requests)
         self.engines.append(engine)
         self.engines.sort(key=lambda each: each.setup.ranks.rank)
-        plugin = engine.rank.plugins[0].instance
-        assert isinstance(plugin, Simulated), "the plan's plugin comes first"
-        plugin.saboteur = saboteur
+        _simulated(engine).saboteur = saboteur
         self._baton.listeners[rank] = saboteur.hear
 
     def _plant_rows(self, engine: EngineFixture) -> None:
@@ -278,9 +287,10 @@ class World:
             rows = (batch.request_ids, batch.input_lengths, batch.slots.tolist(), tables)
         released = [name for name, _ in engine.plane.released]
         operations = [(op.op_id, op.kind) for op in last.plan.operations] if last.plan else []
+        storage = [(op.op_id, op.kind) for op in last.plan.storage] if last.plan else []
         events = self.plugin(rank).events[-20:]
         state = engine.loop.controls.describe()
-        return (engine.loop.requests.ids(), rows, operations, released, events, state)
+        return (engine.loop.requests.ids(), rows, operations, storage, released, events, state)
 
     def _left(self) -> str:
         facts = [
@@ -301,12 +311,20 @@ class World:
                 raise error
 
 
-FACTS = ("requests", "plans", "cache operations", "released", "cache events", "pause state")
+FACTS = (
+    "requests",
+    "plans",
+    "cache operations",
+    "storage operations",
+    "released",
+    "cache events",
+    "pause state",
+)
 
 
-def expected_of(world: World, arrival: Arrival) -> list[int]:
-    """The tokens a request must get if nothing ends it early."""
-    return arrival.expected(world.owner(arrival.replica).scheduler.max_request_tokens)
+def _simulated(engine: EngineFixture) -> Simulated:
+    found = [each.instance for each in engine.rank.plugins]
+    return next(each for each in found if isinstance(each, Simulated))
 
 
 def _still_state(engine: EngineFixture) -> State | None:
