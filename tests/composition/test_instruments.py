@@ -25,6 +25,7 @@ class Numbers:
     """Instruments that keep, by name and label values, how often each series was recorded into."""
 
     counts: dict[tuple[str, ...], int] = field(factory=dict)
+    settles: list[Callable[[], None]] = field(factory=list)
 
     def counter(self, name: str, meaning: str, *, labels: Mapping[str, str] | None = None) -> Any:
         return self._series(name, labels)
@@ -41,6 +42,9 @@ class Numbers:
         labels: Mapping[str, str] | None = None,
     ) -> Any:
         return self._series(name, labels)
+
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        self.settles.append(settle)
 
     def _series(self, name: str, labels: Mapping[str, str] | None) -> Any:
         numbers, key = self, (name, *(labels or {}).values())
@@ -109,6 +113,8 @@ def test_phases_hooks_and_failures_are_recorded(compose: Compose) -> None:
     (plugin,) = (each.instance for each in rank.plugins)
     assert isinstance(plugin, Watching)
     counts, rounds = plugin.numbers.counts, rank.loop.last_round.number
+    for settle in plugin.numbers.settles:
+        settle()
     assert counts["round_seconds", "plan"] == rounds
     assert counts["plugin_seconds", "watching", "committed"] == 3
     assert counts["plugin_seconds", "watching", "forward_done"] == 3

@@ -15,3 +15,9 @@ def test_endings_arrive_as_they_were() -> None:
     }
     result = ForwardResult([1, 2, 3, 4], endings=endings)
     assert decode(encode(result)).endings == endings
+
+
+def test_what_was_compiled_arrives() -> None:
+    """Whoever reports is seldom the stage that samples."""
+    arrived = decode(encode(ForwardResult([1], compiles=2, compile_seconds=0.5)))
+    assert (arrived.compiles, arrived.compile_seconds) == (2, 0.5)

@@ -22,7 +22,7 @@ from tokenspeed_core.composition.rank_engine import RankEngine
 from tokenspeed_core.composition.resolve import Resolved, resolve
 from tokenspeed_core.composition.round_hooks import RoundHooks, freeze
 from tokenspeed_core.composition.selection import Chosen
-from tokenspeed_core.composition.timing import InstrumentedTime, TimedStage, WatchedLoop
+from tokenspeed_core.composition.timing import Calls, InstrumentedTime, TimedStage, WatchedLoop
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.errors import CompositionError, ConfigError
 from tokenspeed_core.loop.event_loop import EventLoop
@@ -157,14 +157,17 @@ class _Build:
         extensions = self.plugins.ask_for_lists("extend_data_plane", plane=plane)
         quarantine = Quarantine(self.around.log, engine.instruments)
         keepers = self._timekeepers(engine)
-        hooks = freeze(self.plugins.manager, quarantine, timekeepers=keepers)
+        calls: Calls | None = [] if keepers else None
+        hooks = freeze(self.plugins.manager, quarantine, noted=calls)
         operations = self._operations()
         operations[DESCRIBE] = describing(self.config, self.plugins.members, engine=engine)
         parts = self._parts(scheduler, plane, hooks=hooks, operations=operations)
-        parts.stages = self._stages(keepers)
+        parts.stages = self._stages(calls)
         for stand_between in self.around.on_parts:
             stand_between(parts)
-        loop = WatchedLoop(parts, keepers) if keepers else EventLoop(parts)
+        loop = EventLoop(parts)
+        if calls is not None:
+            loop = WatchedLoop(parts, keepers, calls=calls)
         engine.bind_loop(loop)
         self.around.ranks.where.ask = lambda: f"round {loop.last_round.number}, phase {loop.phase}"
         return Rank(
@@ -211,15 +214,15 @@ class _Build:
             log=around.log,
         )
 
-    def _stages(self, keepers: Sequence[Timekeeper]) -> list[AdmissionStage]:
+    def _stages(self, calls: Calls | None) -> list[AdmissionStage]:
         found = self.plugins.ask_for_lists("admission_stages")
-        if not keepers:
+        if calls is None:
             return [answer.value for answer in found]
-        return [TimedStage(answer.value, answer.plugin, keepers=keepers) for answer in found]
+        return [TimedStage(answer.value, answer.plugin, calls=calls) for answer in found]
 
     def _timekeepers(self, engine: RankEngine) -> list[Timekeeper]:
         instruments = engine.watched_by
-        ours = [] if instruments is None else [InstrumentedTime(instruments)]
+        ours = [] if instruments is None else [InstrumentedTime(instruments).take]
         theirs = [answer.value for answer in self.plugins.ask("timekeeper")]
         given = (keeper for keeper in theirs if keeper is not None)
         return [*ours, *self.around.timekeepers, *given]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 class Silent:
@@ -45,3 +45,6 @@ class NoInstruments:
     ) -> Silent:
         """A series that keeps nothing."""
         return self._silent
+
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """Nobody reads."""

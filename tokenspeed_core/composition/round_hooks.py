@@ -18,8 +18,8 @@ from tokenspeed_core.composition import participant_calls as direct
 from tokenspeed_core.composition import wrapped_calls as wrapped
 from tokenspeed_core.composition.participant_calls import Implementations
 from tokenspeed_core.composition.quarantine import Quarantine
-from tokenspeed_core.composition.timing import timed
-from tokenspeed_hookspecs import Refuse, Round, StorageTick, Timekeeper
+from tokenspeed_core.composition.timing import Calls, timed
+from tokenspeed_hookspecs import Refuse, Round, StorageTick
 
 Phase = Callable[[Round], None]
 
@@ -86,9 +86,9 @@ def freeze(
     plugins: pluggy.PluginManager,
     quarantine: Quarantine,
     *,
-    timekeepers: Sequence[Timekeeper] = (),
+    noted: Calls | None = None,
 ) -> RoundHooks:
-    """Return the round hooks of the plugins registered so far; with timekeepers, each is timed."""
+    """Return the round hooks of the plugins registered so far, each call added to `noted`."""
     calls: dict[str, Any] = {}
     for hook in ROUND_HOOKS:
         caller = getattr(plugins.hook, hook)
@@ -98,8 +98,8 @@ def freeze(
         implementations = Implementations(
             hook, tuple(each.plugin_name for each in found), tuple(each.function for each in found)
         )
-        if timekeepers:
-            implementations = timed(implementations, timekeepers)
+        if noted is not None:
+            implementations = timed(implementations, noted)
         has_wrapper = any(each.wrapper or each.hookwrapper for each in found)
         if hook == "round_report":
             calls[hook] = direct.by_plugin(implementations)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from time import perf_counter
-
-from attrs import field, frozen
 
 from tokenspeed_core.composition.participant_calls import Function, Implementations
 from tokenspeed_core.loop.event_loop import EventLoop
@@ -17,82 +17,84 @@ from tokenspeed_hookspecs import (
     Instruments,
     Request,
     Round,
+    RoundTimes,
     Timekeeper,
     Verdict,
 )
+from tokenspeed_hookspecs.instruments import Call
 
 PHASE_BUCKETS = tuple(
     step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1, 2, 5)
 )
-Span = Callable[[float, float], None]
+MOST_WAITING = 1 << 14  # rounds; with nobody who reads, the oldest go
+Calls = list[Call]
 
 
-@frozen
 class InstrumentedTime:
-    """Keeps time in the rank's instruments."""
+    """Keeps time in the rank's instruments; a round only leaves its times in a queue."""
 
-    instruments: Instruments
-    _observe: dict[str, Callable[[float], None]] = field(factory=dict, init=False)
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._phases: dict[str, Callable[[float], None]] = {}
+        self._calls: dict[tuple[str, str], Callable[[float], None]] = {}
+        self._waiting: deque[RoundTimes] = deque(maxlen=MOST_WAITING)
+        self.take: Timekeeper = self._waiting.append
+        instruments.before_reading(self._settle)
 
-    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
-        """A histogram a phase."""
-        observe, ends = self._observe, iter(times)
-        begin = next(ends)
-        for phase, end in zip(phases, ends, strict=True):
-            if phase not in observe:
-                observe[phase] = self._histogram(phase)
-            observe[phase](end - begin)
-            begin = end
-
-    def call(self, plugin: str, hook: str) -> Span:
-        """A counter a plugin and hook."""
-        add = self.instruments.counter(
-            "plugin_seconds",
-            "Time inside each plugin's hooks, on the loop thread.",
-            labels={"plugin": plugin, "hook": hook},
-        ).add
-        return lambda begin, end: add(end - begin)
+    def _settle(self) -> None:
+        for _ in range(len(self._waiting)):
+            times = self._waiting.popleft()
+            for phase, (begin, end) in zip(times.phases, pairwise(times.begins), strict=True):
+                if phase not in self._phases:
+                    self._phases[phase] = self._histogram(phase)
+                self._phases[phase](end - begin)
+            for plugin, hook, begin, end in times.calls:
+                if (plugin, hook) not in self._calls:
+                    self._calls[plugin, hook] = self._counter(plugin, hook)
+                self._calls[plugin, hook](end - begin)
 
     def _histogram(self, phase: str) -> Callable[[float], None]:
-        return self.instruments.histogram(
+        return self._instruments.histogram(
             "round_seconds",
             "Time of each phase of a round; receive includes waiting for messages.",
             buckets=PHASE_BUCKETS,
             labels={"phase": phase},
         ).observe
 
+    def _counter(self, plugin: str, hook: str) -> Callable[[float], None]:
+        return self._instruments.counter(
+            "plugin_seconds",
+            "Time inside each plugin's hooks, on the loop thread.",
+            labels={"plugin": plugin, "hook": hook},
+        ).add
 
-def timed(found: Implementations, keepers: Sequence[Timekeeper]) -> Implementations:
-    """The same implementations, each of which tells every keeper how long its calls take."""
+
+def timed(found: Implementations, calls: Calls) -> Implementations:
+    """The same implementations, each of whose calls is noted."""
     functions = tuple(
-        _timed(function, _together([keeper.call(plugin, found.hook) for keeper in keepers]))
+        _timed(function, calls, plugin=plugin, hook=found.hook)
         for plugin, function in zip(found.plugins, found.functions, strict=True)
     )
     return Implementations(found.hook, found.plugins, functions)
 
 
-def _timed(function: Function, tell: Span) -> Function:
+def _timed(function: Function, calls: Calls, *, plugin: str, hook: str) -> Function:
     def call(round: Round) -> object:
         begin = perf_counter()
         try:
             return function(round)
         finally:
-            tell(begin, perf_counter())
+            calls.append((plugin, hook, begin, perf_counter()))
 
     return call
 
 
 class TimedStage:
-    """A stage that tells how long its calls take."""
+    """A stage whose calls are noted."""
 
-    def __init__(
-        self, stage: AdmissionStage, plugin: str, *, keepers: Sequence[Timekeeper]
-    ) -> None:
+    def __init__(self, stage: AdmissionStage, plugin: str, *, calls: Calls) -> None:
         self.stage = stage
-        self._enter, self._poll, self._settle, self._leave = (
-            _together([keeper.call(plugin, f"{stage.name}.{verb}") for keeper in keepers])
-            for verb in ("enter", "poll", "settle", "leave")
-        )
+        self._plugin, self._calls = plugin, calls
 
     @property
     def name(self) -> str:
@@ -101,80 +103,64 @@ class TimedStage:
 
     def enter(self, request: Request) -> Verdict:
         """Let the stage decide."""
-        with _told(self._enter):
+        with self._noted("enter"):
             return self.stage.enter(request)
 
     def poll(self, held: Sequence[Request]) -> Sequence[int]:
         """Let the stage look."""
-        with _told(self._poll):
+        with self._noted("poll"):
             return self.stage.poll(held)
 
     def settle(self, held: Sequence[Request], agreed: Sequence[int]) -> Sequence[Verdict]:
         """Let the stage decide."""
-        with _told(self._settle):
+        with self._noted("settle"):
             return self.stage.settle(held, agreed)
 
     def leave(self, request_id: str) -> None:
         """Let the stage forget."""
-        with _told(self._leave):
+        with self._noted("leave"):
             self.stage.leave(request_id)
 
-
-@contextmanager
-def _told(tell: Span) -> Iterator[None]:
-    begin = perf_counter()
-    try:
-        yield
-    finally:
-        tell(begin, perf_counter())
+    @contextmanager
+    def _noted(self, verb: str) -> Iterator[None]:
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            self._calls.append((self._plugin, f"{self.name}.{verb}", begin, perf_counter()))
 
 
 class WatchedLoop(EventLoop):
-    """A loop that tells how long each phase of its rounds takes.
+    """A loop that tells where the time of its rounds goes.
 
-    A phase lasts until the next one begins, or the round ends. Until then phases are only noted:
-    whoever is told each time finds its memory cold.
+    A phase lasts until the next one begins, or the round ends. Until then all is only noted, for
+    whoever is told in the middle of a round finds its memory cold.
     """
 
-    def __init__(self, parts: LoopParts, keepers: Sequence[Timekeeper]) -> None:
-        self._keepers = keepers
-        self._phase = ""
-        self._forget()
+    def __init__(self, parts: LoopParts, keepers: Sequence[Timekeeper], *, calls: Calls) -> None:
+        self._keepers, self._calls = keepers, calls
+        self._phases: list[str] = []
+        self._begins: list[float] = []
         super().__init__(parts)
-        self._forget()  # what comes before the first round is no part of any
 
     @property
     def phase(self) -> str:
-        """What the loop is doing."""
-        return self._phase
+        """What the loop is doing; asked on any thread."""
+        phases = self._phases
+        return phases[-1] if phases else "start"
 
     @phase.setter
     def phase(self, name: str) -> None:
-        self._phase = name
         self._phases.append(name)
-        self._times.append(perf_counter())
+        self._begins.append(perf_counter())
 
     def round(self, stop_requested: bool = False) -> bool:
         """Run one round, and tell of it."""
+        self._phases, self._begins = [], []  # what comes before the first one is no part of any
         is_last = super().round(stop_requested)
-        self._times.append(perf_counter())
-        for keeper in self._keepers:
-            keeper.round(self._phases, self._times)
-        self._forget()
+        self._begins.append(perf_counter())
+        times = RoundTimes(self._phases, self._begins, self._calls[:])
+        self._calls.clear()
+        for tell in self._keepers:
+            tell(times)
         return is_last
-
-    def _forget(self) -> None:
-        self._phases: list[str] = []
-        self._times: list[float] = []
-
-
-def _together(spans: Sequence[Span]) -> Span:
-    """One span that tells all of these."""
-    if len(spans) == 1:
-        return spans[0]
-
-    def tell(begin: float, end: float) -> None:
-        for span in spans:
-            span(begin, end)
-
-    return tell

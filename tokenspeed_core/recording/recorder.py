@@ -29,7 +29,7 @@ from tokenspeed_core.recording.recorded_ports import (
     recorded_hooks,
 )
 from tokenspeed_core.recording.tape import Frame, Header, RecordedPlugin, TapeWriter
-from tokenspeed_hookspecs import DataPlane, Ranks
+from tokenspeed_hookspecs import DataPlane, Ranks, RoundTimes
 
 if TYPE_CHECKING:
     from tokenspeed_core.composition.build import Surroundings
@@ -39,7 +39,7 @@ GROUPS = ("replica", "pp", "dp", "ep")
 
 
 class Recorder:
-    """One rank's recording. It is a timekeeper too: the end of a round ends a frame."""
+    """One rank's recording. Its timekeeper hears of the end of a round, which ends a frame."""
 
     def __init__(self, tape: TapeWriter, plugins: Sequence[LoadedPlugin]) -> None:
         self._tape = tape
@@ -62,7 +62,7 @@ class Recorder:
             ranks=RecordedRanks(around.ranks, self.note, self.close),
             decode_text=None if decode is None else self._heard_text(decode),
             clock=self._heard_clock(around.clock),
-            timekeepers=(*around.timekeepers, self),
+            timekeepers=(*around.timekeepers, self._end_frame),
             on_parts=(*around.on_parts, self.take),
         )
 
@@ -96,14 +96,6 @@ class Recorder:
 
     # --- frames ----------------------------------------------------------------------------------
 
-    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
-        """End a frame with a round."""
-        self._end_frame()
-
-    def call(self, plugin: str, hook: str) -> Callable[[float, float], None]:
-        """Plugins' times are not kept."""
-        return _nothing
-
     def close(self) -> None:
         """Write what the last round took in, and close the file."""
         if self._events:
@@ -113,8 +105,9 @@ class Recorder:
             self._waiting = None
         self._tape.close()
 
-    def _end_frame(self) -> None:
-        """Hold a frame back until the next one: an idle engine's rounds are one frame."""
+    def _end_frame(self, times: RoundTimes | None = None) -> None:
+        """End a frame with a round, and hold it back until the next one: an idle engine's rounds
+        are one frame."""
         events, clocks = tuple(self._events), tuple(self._clocks)
         self._events.clear()
         self._clocks.clear()
@@ -186,7 +179,3 @@ def _device(plane: DataPlane) -> dict[str, Any]:
 def _groups(ranks: Ranks) -> dict[str, tuple[int, int]]:
     found = {name: getattr(ranks, name) for name in GROUPS}
     return {name: (each.size, each.index) for name, each in found.items() if each is not None}
-
-
-def _nothing(begin: float, end: float) -> None:
-    """Time that is not kept."""

@@ -32,6 +32,8 @@ class _Encoded(msgspec.Struct, array_like=True):
     prompt_alternatives: _Ranked | None
     nan_rows: list[int]
     endings: list[tuple[int, _Reason]]
+    compiles: int
+    compile_seconds: float
 
 
 def encode(result: ForwardResult) -> bytes:
@@ -46,6 +48,8 @@ def encode(result: ForwardResult) -> bytes:
             _ranked(result.prompt_alternatives),
             [int(row) for row in result.nan_rows],
             [(row, _fields(reason)) for row, reason in result.endings.items()],
+            result.compiles,
+            result.compile_seconds,
         )
     )
 
@@ -63,6 +67,8 @@ def decode(payload: bytes) -> ForwardResult:
             _alternatives(found.prompt_alternatives),
             found.nan_rows,
             {row: _reason(fields) for row, fields in found.endings},
+            found.compiles,
+            found.compile_seconds,
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise EngineError(

@@ -61,7 +61,8 @@ class ScriptedForward:
 
 class ScriptedDataPlane:
     """See the module; `released` holds (id, tokens given) in order, `operations` counts by kind,
-    `asked` has what the device was asked besides."""
+    `asked` has what the device was asked besides; `compiled` holds the seconds of each compilation
+    that the next forward reports."""
 
     kind = "scripted"
 
@@ -89,6 +90,7 @@ class ScriptedDataPlane:
         self.pages: CheckedPages | None = None
         if self.options.checked_pages:
             self.pages = CheckedPages(self.cache_groups, self.host_pages, salt=part.salt)
+        self.compiled: list[float] = []
         self._given = GivenTokens()
         self._prompts: dict[str, AdmittedRequest] = {}
         self._num_scored = 0
@@ -247,6 +249,9 @@ class ScriptedDataPlane:
             return ForwardResult([self.options.placeholder] * len(tokens))
         # The contract's sequence of ints; an array saves the loop a conversion each way.
         result = ForwardResult(cast("Sequence[int]", tokens))
+        if self.compiled:
+            result.compiles, result.compile_seconds = len(self.compiled), sum(self.compiled)
+            self.compiled.clear()
         if faults:
             result.nan_rows = [row for row, fault in faults.items() if fault.is_nan]
         if not self._num_scored:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 
@@ -22,6 +23,7 @@ from tokenspeed_hookspecs import (
     FinishedRequest,
     Plugin,
     Round,
+    RoundTimes,
     Timekeeper,
     hookimpl,
 )
@@ -66,7 +68,6 @@ class RoundTrace(Plugin):
             self.events.track(name)
         # The engine's clock may be another one than the timekeepers'.
         self._clock_s = perf_counter() - engine.clock()
-        self._calls: list[tuple[str, float, float]] = []
         self._name = ""
         self._facts: Mapping[str, object] | None = None  # of a round in which something happened
         self._running: deque[_Forward] = deque()
@@ -84,7 +85,7 @@ class RoundTrace(Plugin):
 
     @hookimpl
     def timekeeper(self) -> Timekeeper | None:
-        return RoundTime(self)
+        return self.round_ended
 
     @hookimpl
     def stop(self) -> None:
@@ -101,22 +102,18 @@ class RoundTrace(Plugin):
 
     # --- the round -------------------------------------------------------------------------------
 
-    def round_ended(self, phases: Sequence[str], times: Sequence[float]) -> None:
+    def round_ended(self, times: RoundTimes) -> None:
         """Take a round's phases, and the calls inside each, unless nothing happened in it."""
-        calls, facts = self._calls, self._facts
-        self._calls, self._facts = [], None
+        facts, self._facts = self._facts, None
         if facts is None:
             return
-        for name, begin, end in zip(phases, times, times[1:], strict=False):
-            self.events.add(Event("X", name, self.events.track(name), begin, end))
-        for name, begin, end in calls:
-            phase = phases[bisect_right(times, begin) - 1]
-            self.events.add(Event("X", name, phase, begin, end))
-        self.events.add(Event("X", self._name, ROUNDS, times[0], times[-1], facts=facts))
-
-    def call_ended(self, name: str, *, begin: float, end: float) -> None:
-        """Take a plugin's call."""
-        self._calls.append((name, begin, end))
+        begins, add = times.begins, self.events.add
+        for name, (begin, end) in zip(times.phases, pairwise(begins), strict=True):
+            add(Event("X", name, self.events.track(name), begin, end))
+        for plugin, hook, begin, end in times.calls:
+            phase = times.phases[bisect_right(begins, begin) - 1]
+            add(Event("X", f"{plugin}.{hook}", phase, begin, end))
+        add(Event("X", self._name, ROUNDS, begins[0], begins[-1], facts=facts))
 
     @hookimpl
     def round_done(self, round: Round) -> None:
@@ -177,33 +174,6 @@ class RoundTrace(Plugin):
             if at is not None:
                 name, begin = f"request {finished.request_id}", at + self._clock_s
                 self.events.add(Event(kind, name, track, begin, flow=self._flows, facts=facts))
-
-
-class RoundTime:
-    """The trace's timekeeper."""
-
-    def __init__(self, trace: RoundTrace) -> None:
-        self._trace = trace
-
-    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
-        """Tell the trace of a round."""
-        self._trace.round_ended(phases, times)
-
-    def call(self, plugin: str, hook: str) -> CallSpan:
-        """Tell the trace of a plugin's calls."""
-        return CallSpan(self._trace, f"{plugin}.{hook}")
-
-
-@frozen
-class CallSpan:
-    """One plugin's hook."""
-
-    trace: RoundTrace
-    name: str
-
-    def __call__(self, begin: float, end: float) -> None:
-        """Tell of one."""
-        self.trace.call_ended(self.name, begin=begin, end=end)
 
 
 def _facts(batch: Batch) -> dict[str, object]:

@@ -20,7 +20,14 @@ from tokenspeed_hookspecs.data_plane import (
     PendingForward,
 )
 from tokenspeed_hookspecs.engine import CliCommand, Clock, Engine, RequestFlag
-from tokenspeed_hookspecs.instruments import Counter, Gauge, Histogram, Instruments, Timekeeper
+from tokenspeed_hookspecs.instruments import (
+    Counter,
+    Gauge,
+    Histogram,
+    Instruments,
+    RoundTimes,
+    Timekeeper,
+)
 from tokenspeed_hookspecs.markers import PROJECT, Mode, hookimpl
 from tokenspeed_hookspecs.outputs import (
     Chunk,
@@ -159,6 +166,7 @@ __all__ = [
     "RequestSpec",
     "Requests",
     "Round",
+    "RoundTimes",
     "SamplingParams",
     "Scheduler",
     "SchedulerAbort",

@@ -101,7 +101,8 @@ class ForwardResult:
     each; a mid-chunk row's token means nothing). `logprobs` are the tokens' own, float32, if any
     row asked. `alternatives` has one entry a token. `prompt_logprobs` has exactly the planned
     number of positions. `nan_rows` lists rows with NaN logits or an impossible sample. `endings`
-    has the rows whose request an extension ends, see there.
+    has the rows whose request an extension ends, see there. `compiles` is how often code was
+    compiled since the result before, which took `compile_seconds`.
     """
 
     tokens: Sequence[int]
@@ -112,6 +113,8 @@ class ForwardResult:
     prompt_alternatives: Alternatives | None = None
     nan_rows: Sequence[int] = ()
     endings: Mapping[int, FinishReason] = field(factory=dict)
+    compiles: int = 0
+    compile_seconds: float = 0.0
 
 
 @frozen

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from attrs import define
+
 
 class Counter(Protocol):
     """A number that only grows, from 0 at the start."""
@@ -63,19 +65,32 @@ class Instruments(Protocol):
         """The histogram of this name and these labels; `buckets` are upper bounds, ascending."""
         ...
 
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """Have `settle` called before the series are read, and now and then: by one thread at a
+        time, and any. So that what is recorded very often can be left in a queue meanwhile, which
+        costs still less; `settle` alone then records into the series it feeds."""
+        ...
 
-Span = Callable[[float, float], None]
+
+Call = tuple[str, str, float, float]
+
+
+@define(eq=False)
+class RoundTimes:
+    """Where the time of a round went, in seconds of `perf_counter`.
+
+    `phases` are in their order; `begins` has when each began, and behind those the round's end.
+    `calls` has the plugin, hook, beginning and end of each call of a plugin.
+    """
+
+    phases: Sequence[str]
+    begins: Sequence[float]
+    calls: Sequence[Call]
 
 
 class Timekeeper(Protocol):
-    """Is told where a rank's time goes, on the loop thread, in seconds of `perf_counter`."""
+    """Is told of each round that is over, on the loop thread."""
 
-    def round(self, phases: Sequence[str], times: Sequence[float]) -> None:
-        """Take a round that is over: its phases in their order, the times at which they began, and
-        behind those its end."""
-        ...
-
-    def call(self, plugin: str, hook: str) -> Span:
-        """Where to tell of the calls of a plugin's hook, each with its beginning and its end; asked
-        for once a hook."""
+    def __call__(self, times: RoundTimes, /) -> None:
+        """Take a round; it may be kept."""
         ...

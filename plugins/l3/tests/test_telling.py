@@ -68,6 +68,9 @@ class Watching(Plugin):
     ) -> Series:
         return self._kept(name, labels)
 
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """What the core keeps of its own time is not asked for."""
+
     def _kept(self, name: str, labels: Mapping[str, str] | None) -> Series:
         return self.series.setdefault(" ".join([name, *(labels or {}).values()]), Series())
 

@@ -142,6 +142,20 @@ def test_preemptions_are_the_snapshots_the_device_made(engine: Make, values: Rea
     assert found["request_queue_time_seconds_count"] == 4
 
 
+def test_compilations_are_counted_once_there_are_any(engine: Make, values: Read) -> None:
+    """What a data plane reports with a result; none, and there is no such series."""
+    running = engine()
+    running.add("a", 20, budget=6)
+    running.rounds(3)
+    assert not [name for name in values(running) if name.startswith("jit_")]
+    for seconds in ([0.5, 0.25], [2.0]):
+        running.plane.compiled += seconds
+        running.rounds(2)
+    found = values(running)
+    assert found["jit_serving_compiles_total"] == 3
+    assert found["jit_serving_compile_seconds_total"] == 2.75
+
+
 class Clock:
     """Time that a test moves."""
 

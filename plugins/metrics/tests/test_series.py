@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
 
 from tokenspeed_metrics.buckets import lengths_up_to
 from tokenspeed_metrics.catalogue import Buckets, Catalogue
-from tokenspeed_metrics.series import MOST_WAITING, Histogram
+from tokenspeed_metrics.series import Histogram
 
 LOG = logging.getLogger("tokenspeed.metrics.test")
 
@@ -28,8 +29,7 @@ def test_a_value_is_in_the_bucket_of_its_bound() -> None:
     histogram = Histogram(lambda value: None, (1, 2, 5))
     for value in (0, 1, 1.5, 2, 5, 6):
         histogram.observe(value)
-    histogram.observe_equal(3, 10)
-    histogram.settle()
+    histogram.observe(3, 10)
     assert histogram.up_to((1, 2, 5)) == [2, 4, 15, 16]
     assert histogram.total == 45.5
 
@@ -39,7 +39,6 @@ def test_a_coarser_view_counts_the_same_values() -> None:
     histogram = Histogram(lambda value: None, (1, 2, 5, 10))
     for value in (1, 3, 7, 20):
         histogram.observe(value)
-    histogram.settle()
     assert histogram.up_to((2, 10)) == [1, 3, 4]
 
 
@@ -92,7 +91,6 @@ def test_no_number_is_observed_or_set(catalogue: Catalogue, value: Any) -> None:
     histogram = catalogue.histogram("h", "H.", buckets=(1,))
     for each in (0.5, value, 2):
         histogram.observe(each)
-    catalogue.settle()
     assert (histogram.total, histogram.counts) == (2.5, [1, 1])
     assert catalogue.counter("rejected_values", "", labels={"series": "h"}).value == 1
     if value != value:
@@ -102,9 +100,16 @@ def test_no_number_is_observed_or_set(catalogue: Catalogue, value: Any) -> None:
     assert gauge.value == 0
 
 
-def test_readers_on_other_threads_lose_nothing(catalogue: Catalogue) -> None:
+def test_what_waits_is_settled_once(catalogue: Catalogue) -> None:
     """While one thread writes and looks now and then, two others read all the time."""
+    waiting: deque[int] = deque()
     histogram = catalogue.histogram("h", "H.", buckets=(1, 2))
+
+    def settle() -> None:
+        for _ in range(len(waiting)):
+            histogram.observe(waiting.popleft())
+
+    catalogue.before_reading(settle)
     is_over = threading.Event()
 
     def read() -> None:
@@ -115,49 +120,31 @@ def test_readers_on_other_threads_lose_nothing(catalogue: Catalogue) -> None:
     for each in readers:
         each.start()
     for number in range(30_000):
-        histogram.observe(number % 3)
-        histogram.observe_equal(5, 2)
+        waiting.append(number % 3)
         if number % 1000 == 0:
             catalogue.settle_if_free()
     is_over.set()
     for each in readers:
         each.join()
     catalogue.settle()
-    assert histogram.counts == [20_000, 10_000, 60_000]
-    assert histogram.total == 30_000 + 300_000
+    assert histogram.counts == [20_000, 10_000, 0]
+    assert histogram.total == 30_000
 
 
 def test_the_loop_waits_for_no_reader(catalogue: Catalogue) -> None:
-    """It looks while a reader settles, here the one that complains, and goes on."""
-    histogram = catalogue.histogram("h", "H.", buckets=(1,))
+    """It looks while a reader settles, and goes on."""
     looks: list[str] = []
 
-    class Looking(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            histogram.observe(7)
-            catalogue.settle_if_free()
-            looks.append(record.getMessage())
+    def settle() -> None:
+        looks.append("begins")
+        loop = threading.Thread(target=catalogue.settle_if_free)
+        loop.start()
+        loop.join(60)
+        looks.append("waits" if loop.is_alive() else "goes on")
 
-    handler = Looking()
-    LOG.addHandler(handler)
-    try:
-        histogram.observe(float("nan"))
-        catalogue.settle()
-    finally:
-        LOG.removeHandler(handler)
-    assert len(looks) == 1
-    assert histogram.total == 0
+    catalogue.before_reading(settle)
     catalogue.settle()
-    assert histogram.total == 7
-
-
-def test_with_nobody_who_reads_a_histogram_stays_small(catalogue: Catalogue) -> None:
-    """The last values are kept, and memory does not grow."""
-    histogram = catalogue.histogram("h", "H.", buckets=(1,))
-    for number in range(MOST_WAITING + 10):
-        histogram.observe(0 if number < 10 else 2)
-    catalogue.settle()
-    assert histogram.counts == [0, MOST_WAITING]
+    assert looks == ["begins", "goes on"]
 
 
 def test_buckets_are_replaced_by_name() -> None:

@@ -63,7 +63,7 @@ class Catalogue:
         self._buckets = buckets or Buckets()
         self._common = frozenset(common)
         self._families: dict[str, Family] = {}
-        self._histograms: list[Histogram] = []
+        self._settles: list[Callable[[], None]] = []
         self._settling = threading.Lock()
 
     def __iter__(self) -> Iterator[Family]:
@@ -73,16 +73,22 @@ class Catalogue:
         """The family of this name, if anybody asked for one of its series."""
         return self._families.get(name)
 
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """Have `settle` bring series up to date before they are read, one thread at a time."""
+        self._settles.append(settle)
+
     def settle(self) -> None:
-        """Bring the histograms up to date, for a reader."""
+        """Bring everything up to date, for a reader."""
         with self._settling:
-            self._settle()
+            for settle in self._settles:
+                settle()
 
     def settle_if_free(self) -> None:
         """The same, for the loop: it leaves the work to a reader that is at it."""
         if self._settling.acquire(blocking=False):
             try:
-                self._settle()
+                for settle in self._settles:
+                    settle()
             finally:
                 self._settling.release()
 
@@ -107,16 +113,7 @@ class Catalogue:
             raise ValueError(f"histogram {name!r}: expected ascending buckets, got {bounds}")
         family = self._family(name, meaning, form=Form(Histogram, tuple(labels or ()), bounds))
         counted = sorted({*bounds, *self._buckets.beside.get(name, ())})
-        return _child(family, labels, make=lambda: self._histogram(name, counted))
-
-    def _histogram(self, name: str, bounds: Sequence[float]) -> Histogram:
-        made = Histogram(self._complaint(name), bounds)
-        self._histograms.append(made)
-        return made
-
-    def _settle(self) -> None:
-        for histogram in self._histograms:
-            histogram.settle()
+        return _child(family, labels, make=lambda: Histogram(self._complaint(name), counted))
 
     def _family(self, name: str, meaning: str, *, form: Form) -> Family:
         found = self._families.get(name)

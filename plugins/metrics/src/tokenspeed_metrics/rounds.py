@@ -6,13 +6,25 @@ Gauges are read from the engine's state and never counted up and down, so none c
 
 from __future__ import annotations
 
-from tokenspeed_hookspecs import CacheOperationKind, CommittedForward, Engine, Plan, Round
+from collections import deque
+from collections.abc import Sequence
+
+from tokenspeed_hookspecs import (
+    Batch,
+    CacheOperationKind,
+    CommittedForward,
+    Engine,
+    ForwardResult,
+    Plan,
+    Round,
+)
 from tokenspeed_metrics import buckets
 from tokenspeed_metrics.catalogue import Catalogue
 from tokenspeed_metrics.group_pages import GroupPages
 from tokenspeed_metrics.token_gaps import TokenGaps
 
 LOOKS_EVERY_S = 0.05
+MOST_WAITING = 1 << 14  # rounds; with nobody who reads, the oldest go
 PAUSES = ("paused", "frozen", "released")
 
 
@@ -21,10 +33,13 @@ class RoundSeries:
 
     def __init__(self, catalogue: Catalogue, engine: Engine) -> None:
         counter, gauge = catalogue.counter, catalogue.gauge
+        self._counter = counter
         self._settle = catalogue.settle_if_free
+        catalogue.before_reading(self._take_waiting)
         self._requests, self._controls = engine.requests, engine.controls
         self._scheduler, self._clock = engine.scheduler, engine.clock
         self._rounds = counter("num_rounds", "Scheduling rounds.")
+        self._batches: deque[int] = deque(maxlen=MOST_WAITING)  # the tokens of each round's
         self._running = gauge("num_requests_running", "Requests being prefilled or decoded.")
         self._waiting = gauge(
             "num_requests_waiting", "Requests waiting in the scheduler, retracted ones among them."
@@ -77,24 +92,34 @@ class RoundSeries:
     def forward_done(self, forward: CommittedForward) -> None:
         """Take a forward whose tokens are in the request states."""
         self._gaps.take(forward, self._clock())
-        lengths = forward.result.lengths
-        if lengths is None:
-            return
-        batch = forward.batch
+        result = forward.result
+        if result.compiles:
+            self._take_compiles(result)
+        if result.lengths is not None:
+            self._take_drafts(forward.batch, result.lengths)
+
+    def _take_drafts(self, batch: Batch, lengths: Sequence[int]) -> None:
         rows = [row for row in range(batch.num_extends, len(lengths)) if lengths[row]]
         self._drafts.add(len(rows))
         self._draft_tokens.add(sum(batch.input_lengths[row] - 1 for row in rows))
         self._accepted.add(sum(lengths[row] - 1 for row in rows))
 
+    def _take_compiles(self, result: ForwardResult) -> None:
+        """These series appear with the first compilation: most data planes know of none."""
+        text = "Compilations of code while serving."
+        self._counter("jit_serving_compiles", text).add(result.compiles)
+        text = "Time that compilations took while serving."
+        self._counter("jit_serving_compile_seconds", text).add(result.compile_seconds)
+
     def round_done(self, round: Round) -> bool:
         """Take a round that is over; whether it was time to look at everything."""
-        plan = round.plan
-        self._rounds.add()
+        plan, num_tokens = round.plan, 0
         if plan is not None:
             if plan.batch is not None:
-                self._tokens.observe(plan.batch.num_tokens)
+                num_tokens = plan.batch.num_tokens
             if plan.operations or plan.aborts:
                 self._take_plan(plan)
+        self._batches.append(num_tokens)
         # Nobody reads more often than this, and rounds may be far shorter.
         if round.batch is not None and round.now - self._looked_at < LOOKS_EVERY_S:
             return False
@@ -117,6 +142,15 @@ class RoundSeries:
             gauge.set(mode == state["name"])
         self._sleeping.set(bool(state["released"]))
         self._was_paused = self._controls.admissions_blocked
+
+    def _take_waiting(self) -> None:
+        """Sort in what rounds left, on whatever thread reads."""
+        self._gaps.settle()
+        for _ in range(len(self._batches)):
+            num_tokens = self._batches.popleft()
+            self._rounds.add()
+            if num_tokens:
+                self._tokens.observe(num_tokens)
 
     def _take_plan(self, plan: Plan) -> None:
         kinds = [operation.kind for operation in plan.operations]

@@ -8,13 +8,18 @@ token, and never looked at one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 from tokenspeed_hookspecs import CommittedForward
 from tokenspeed_metrics.series import Histogram
 
 MOST_AHEAD = 8  # forwards that may be in flight when a request ends
+MOST_WAITING = 1 << 14  # forwards; with nobody who reads, the oldest go
 MOST_GROUPS = 256  # what is left of requests that ended while no forward of theirs ran is dropped
+
+RowsByTokens = Mapping[int, Sequence[int]]  # incarnations, by how many tokens each row made
+Commit = tuple[float, RowsByTokens, Sequence[int]]  # when, and which requests are gone since
 
 
 class TokenGaps:
@@ -22,40 +27,50 @@ class TokenGaps:
 
     def __init__(self, histogram: Histogram) -> None:
         self._histogram = histogram
-        self._last_rows: list[int] = []
+        self._waiting: deque[Commit] = deque(maxlen=MOST_WAITING)
+        self._last_rows: Sequence[int] = []
         self._last_at = 0.0
         self._groups: dict[float, set[int]] = {}
         self._late: dict[int, int] = {}
 
     def take(self, forward: CommittedForward, now: float) -> None:
-        """Take the rows of a committed forward; a gap with several new tokens counts as so many
-        equal ones."""
-        if self._is_as_before(forward):
-            self._histogram.observe_equal(now - self._last_at, len(self._last_rows))
-            self._groups[now] = self._groups.pop(self._last_at)
+        """Leave the rows of a committed forward for later; a gap with several new tokens counts as
+        so many equal ones."""
+        batch = forward.batch
+        if batch.num_extends or forward.ended or forward.result.lengths is not None:
+            self._waiting.append((now, _rows_by_tokens(forward), _gone(forward)))
         else:
-            by_count = _rows_by_tokens(forward)
-            if self._late:
-                by_count = self._without_late(by_count)
-            self._regroup(by_count, now)
-            self._last_rows = by_count.get(1, []) if len(by_count) == 1 else []
-        self._last_at = now
-        if forward.ended:
-            self._forget(forward)
+            self._waiting.append((now, {1: batch.incarnations}, ()))
 
-    def _is_as_before(self, forward: CommittedForward) -> bool:
+    def settle(self) -> None:
+        """Observe what was left."""
+        for _ in range(len(self._waiting)):
+            now, by_count, gone = self._waiting.popleft()
+            if self._is_as_before(by_count):
+                self._histogram.observe(now - self._last_at, len(self._last_rows))
+                self._groups[now] = self._groups.pop(self._last_at)
+            else:
+                if self._late:
+                    by_count = self._without_late(by_count)
+                self._regroup(by_count, now)
+                self._last_rows = by_count.get(1, []) if len(by_count) == 1 else []
+            self._last_at = now
+            self._late.update(dict.fromkeys(gone, MOST_AHEAD))
+            for group in self._groups.values() if gone else ():
+                group.difference_update(gone)
+
+    def _is_as_before(self, by_count: RowsByTokens) -> bool:
         """Whether the rows of the last forward made one more token each, and no other row any."""
-        batch, last = forward.batch, self._last_rows
+        rows, last = by_count.get(1), self._last_rows
         return (
             # Mostly it is the very same list, which need not be walked through.
-            (batch.incarnations is last or batch.incarnations == last)
-            and not batch.num_extends
+            (rows is last or rows == last)
+            and len(by_count) == 1
             and not self._late
-            and forward.result.lengths is None
             and self._last_at in self._groups
         )
 
-    def _regroup(self, by_count: Mapping[int, list[int]], now: float) -> None:
+    def _regroup(self, by_count: RowsByTokens, now: float) -> None:
         newest: set[int] = set()
         for count, rows in by_count.items():
             self._observe(set(rows), now, count=count)
@@ -69,28 +84,27 @@ class TokenGaps:
         for at, group in list(self._groups.items()):
             common = group & rows
             if common:
-                self._histogram.observe_equal((now - at) / count, count * len(common))
+                self._histogram.observe((now - at) / count, count * len(common))
                 group.difference_update(common)
             if not group:
                 del self._groups[at]
 
-    def _without_late(self, by_count: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    def _without_late(self, by_count: RowsByTokens) -> RowsByTokens:
         """The rows but those of requests that had ended: a forward ahead may still have run them,
         and what they made is nobody's."""
         late = set(self._late)
         self._late = {row: left - 1 for row, left in self._late.items() if left}
         return {count: [row for row in rows if row not in late] for count, rows in by_count.items()}
 
-    def _forget(self, forward: CommittedForward) -> None:
-        batch, ended = forward.batch, set(forward.ended)
-        rows = zip(batch.request_ids, batch.incarnations, strict=True)
-        gone = {incarnation for request_id, incarnation in rows if request_id in ended}
-        self._late.update(dict.fromkeys(gone, MOST_AHEAD))
-        for group in self._groups.values():
-            group.difference_update(gone)
+
+def _gone(forward: CommittedForward) -> Sequence[int]:
+    """The incarnations of the rows whose requests ended."""
+    ended = set(forward.ended)
+    rows = zip(forward.batch.request_ids, forward.batch.incarnations, strict=True)
+    return [incarnation for request_id, incarnation in rows if request_id in ended]
 
 
-def _rows_by_tokens(forward: CommittedForward) -> Mapping[int, list[int]]:
+def _rows_by_tokens(forward: CommittedForward) -> RowsByTokens:
     """The incarnations of the rows that made a token, by how many they made."""
     batch, lengths = forward.batch, forward.result.lengths
     rows = batch.incarnations
