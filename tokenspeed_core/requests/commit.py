@@ -109,7 +109,7 @@ class _Commit:
         for row in self.result.endings:
             if row >= first:
                 plain[row - first] = False
-        if plain.all() and not table.num_silent:
+        if not table.num_silent and np.count_nonzero(plain) == len(plain):
             table.num_outputs[rows.columns] = counts
             self._take_all(counts)
             return []

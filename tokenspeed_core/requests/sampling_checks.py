@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import evolve
 
@@ -27,14 +28,14 @@ def normalised(sampling: SamplingParams, request_id: str) -> SamplingParams:
 
     The id gives the seed so that every rank, and every replay, samples alike.
     """
+    changes: dict[str, Any] = {}
     if 0 <= sampling.temperature < GREEDY_BELOW:
-        sampling = evolve(sampling, temperature=1.0, top_k=1)
+        changes |= {"temperature": 1.0, "top_k": 1}
     if sampling.seed is None:
-        seed = zlib.crc32(request_id.encode("utf-8", "surrogatepass"))
-        sampling = evolve(sampling, seed=seed)
+        changes["seed"] = zlib.crc32(request_id.encode("utf-8", "surrogatepass"))
     if isinstance(sampling.stop, str):
-        sampling = evolve(sampling, stop=(sampling.stop,))
-    return sampling
+        changes["stop"] = (sampling.stop,)
+    return evolve(sampling, **changes) if changes else sampling
 
 
 def first_problem(sampling: SamplingParams, vocab_size: int) -> str | None:

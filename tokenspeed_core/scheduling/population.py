@@ -8,7 +8,7 @@ here from plans and answers equal the wheel's own counts without asking it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import define, field
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Stage(Enum):
+class Stage(IntEnum):
     """Where a request stands; an ENDED one may still have rows to answer."""
 
-    BACKLOG = "backlog"
-    WAITING = "waiting"
-    PREFILLING = "prefilling"
-    DECODING = "decoding"
-    RETRACTED = "retracted"
-    ENDED = "ended"
+    BACKLOG = 0
+    WAITING = 1
+    PREFILLING = 2
+    DECODING = 3
+    RETRACTED = 4
+    ENDED = 5
 
 
 class Price(NamedTuple):
@@ -74,7 +74,7 @@ class Population:
     """Every known request by id, counted by stage."""
 
     _by_id: dict[str, Tracked] = field(factory=dict)
-    _counts: dict[Stage, int] = field(factory=lambda: dict.fromkeys(Stage, 0))
+    _counts: list[int] = field(factory=lambda: [0] * len(Stage))
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -32,7 +32,7 @@ class SubmissionRules:
             if known is not None:
                 raise ValueError(
                     f"expected a free request id, got {spec.request_id!r}, which is still "
-                    f"{known.stage.value}"
+                    f"{known.stage.name.lower()}"
                 )
             seen.add(spec.request_id)
 
