@@ -8,21 +8,27 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_core.testing import EngineFixture, EngineSetup, RowFault, Tiers
+from tokenspeed_core.testing.batches import DecodeRow, batch_of
 from tokenspeed_hookspecs import (
     AdmissionStage,
     CacheOperationKind,
+    CommittedForward,
     ControlRequest,
     Engine,
+    ForwardResult,
     Hold,
     Pass,
     Plugin,
     Request,
+    Round,
     Verdict,
     hookimpl,
 )
+from tokenspeed_metrics.plugin import Metrics
 
 Make = Callable[..., EngineFixture]
 Read = Callable[[EngineFixture], dict[str, float]]
@@ -154,6 +160,18 @@ def test_compilations_are_counted_once_there_are_any(engine: Make, values: Read)
     found = values(running)
     assert found["jit_serving_compiles_total"] == 3
     assert found["jit_serving_compile_seconds_total"] == 2.75
+
+
+def test_drafts_count_without_the_bonus_token(engine: Make, values: Read) -> None:
+    """Rows verified four tokens wide: one took two drafts, one none, and one was late."""
+    running = engine()
+    batch = evolve(batch_of([], [DecodeRow(name, [1]) for name in "abc"]), input_lengths=[4, 4, 4])
+    forward = CommittedForward(batch, ForwardResult([7] * 4, [3, 1, 0]), [], 0)
+    (plugin,) = (p.instance for p in running.rank.plugins if isinstance(p.instance, Metrics))
+    plugin.forward_done(Round(1, forward=forward))
+    found = values(running)
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    assert [found[f"spec_decode_num_{name}_total"] for name in names] == [2, 6, 2]
 
 
 class Clock:
