@@ -104,6 +104,17 @@ def test_deep_values_are_a_wire_error(levels: int, field: str) -> None:
         decode_message([kind, deep])
 
 
+def test_deep_control_values_are_not_sent() -> None:
+    """What the other end would not read is refused at this one: it would never be answered."""
+    deep: object = 1
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(WireError, match=r"'own' cannot be sent: .* 128 levels"):
+        encode_message(ControlRequest("own", {"deep": deep}))
+    with pytest.raises(WireError, match=r"'own' cannot be sent: .* 128 levels"):
+        pack_reply(ControlReply("own", True, "", {"deep": deep}), 0)
+
+
 @pytest.mark.parametrize(
     "payload",
     [

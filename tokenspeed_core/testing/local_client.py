@@ -12,6 +12,7 @@ from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.engine import LocalEngine
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.frontends.in_process import Delivery, InProcessFrontend
+from tokenspeed_core.wire.codec import encode_message
 from tokenspeed_hookspecs import (
     AddRequest,
     Chunk,
@@ -111,7 +112,8 @@ class LocalClient:
     async def control(
         self, request: ControlRequest, *, timeout_s: float | None = None
     ) -> Sequence[ControlReply]:
-        """Ask for a control operation."""
+        """Ask for a control operation; what the wire would not carry is refused as there."""
+        encode_message(request)
         try:
             reply = await asyncio.to_thread(self._frontend.control, request, timeout_s=timeout_s)
         except EngineError as error:

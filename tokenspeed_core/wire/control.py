@@ -126,14 +126,14 @@ _BY_REPLY_TAG = {each.reply_tag: each for each in OPERATIONS}
 
 
 def pack_control(request: ControlRequest) -> bytes:
-    """Encode a control request."""
+    """Encode a control request; WireError if an argument has no place on the wire."""
     what = f"control request {request.name!r}"
     operation = _BY_NAME.get(request.name)
     if operation is None:
-        return pack([REQUEST_TAG, request.name, request.arguments], what)
+        return _pack([REQUEST_TAG, request.name, request.arguments], what)
     given = dict(request.arguments)
     values = [given.pop(name, default) for name, default in operation.fields.items()]
-    return pack([operation.request_tag, *BASE, *values, *([given] if given else [])], what)
+    return _pack([operation.request_tag, *BASE, *values, *([given] if given else [])], what)
 
 
 def unpack_control(payload: bytes) -> ControlRequest:
@@ -159,7 +159,7 @@ def pack_reply(reply: ControlReply, engine_index: int) -> bytes:
     operation = _BY_NAME.get(reply.name)
     if operation is None:
         ended = [reply.success, reply.message, reply.values, engine_index]
-        return pack([REPLY_TAG, reply.name, *ended], what)
+        return _pack([REPLY_TAG, reply.name, *ended], what)
     given = {"success": reply.success, "message": reply.message, **reply.values}
     values = [given.pop(name, _absent(name)) for name in operation.reply]
     if given.get("success") is True:
@@ -167,7 +167,7 @@ def pack_reply(reply: ControlReply, engine_index: int) -> bytes:
     if not given.get("message"):
         given.pop("message", None)
     more = [given] if given else []
-    return pack([operation.reply_tag, *BASE, *values, engine_index, *more], what)
+    return _pack([operation.reply_tag, *BASE, *values, engine_index, *more], what)
 
 
 def unpack_reply(payload: bytes) -> ReceivedReply:
@@ -200,6 +200,16 @@ def _reply(name: str, values: dict[str, object]) -> ControlReply:
 
 def _absent(name: str) -> object:
     return 0 if name == "num_paused_requests" else None
+
+
+def _pack(message: list[object], what: str) -> bytes:
+    """Refuse here what is too deep to be read: nobody would answer it at the other end."""
+    try:
+        for each in message:
+            tensors_in(each)
+    except WireError as error:
+        raise WireError(f"{what} cannot be sent: {error}") from error
+    return pack(message, what)
 
 
 def _array(payload: bytes, what: str) -> list[Any]:
