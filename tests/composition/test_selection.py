@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tokenspeed_core.composition import selection
+from tokenspeed_core.composition.discovery import Installed
 from tokenspeed_core.composition.rank import Rank
 from tokenspeed_core.composition.resolve import resolve
 from tokenspeed_core.composition.selection import PluginChoice
@@ -41,6 +43,23 @@ def names(config: EngineConfig, *plugins: type[Plugin]) -> list[str]:
 def test_built_in_observers_are_loaded_by_default() -> None:
     """An empty configuration has the batch log and the finish line."""
     assert names(EngineConfig()) == BUILT_IN
+
+
+def test_what_names_nothing_installed_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes and what is built in need no look at what is installed; another name does."""
+    looks: list[None] = []
+
+    def look() -> Installed:
+        looks.append(None)
+        return Installed({}, {})
+
+    monkeypatch.setattr(selection, "installed", look)
+    assert names(EngineConfig(plugins=("trace",)), Quiet) == [*BUILT_IN, "quiet", "trace"]
+    assert looks == []
+    with pytest.raises(CompositionError, match="unknown plugin 'elsewhere'"):
+        resolve(EngineConfig(plugins=("elsewhere",)))
+    assert names(EngineConfig(plugins="auto")) == BUILT_IN
+    assert len(looks) == 2
 
 
 def test_a_built_in_observer_can_be_switched_off() -> None:

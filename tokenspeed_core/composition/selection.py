@@ -24,6 +24,7 @@ class PluginChoice:
     is_optional: bool = False
 
 
+NOTHING = Installed({}, {})
 Chosen = str | type[Plugin] | Plugin | PluginChoice
 
 
@@ -50,8 +51,9 @@ class Selection:
 
 def select(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Selection:
     """Return the candidates: built in, named by the configuration, chosen in Python."""
-    present = installed()
     ours = built_in()
+    # Reading what is installed takes longer than everything else that composes an engine.
+    present = installed() if _names_others(config, plugins, ours=ours) else NOTHING
     known = {**present.plugins, **ours}
     wanted = [*_configured(config, present, ours=BUILT_IN), *(_as_choice(each) for each in plugins)]
     candidates: dict[object, Candidate] = {}
@@ -74,6 +76,14 @@ def select(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> Selection:
             required = not choice.is_optional or (earlier is not None and earlier.is_required)
             candidates[name] = Candidate(name, required, known[name], None, choice.options)
     return Selection(tuple(candidates.values()), tuple(problems), missing, frozenset(known))
+
+
+def _names_others(config: EngineConfig, plugins: Sequence[Chosen], *, ours: Iterable[str]) -> bool:
+    """Whether anything is named that is not built in."""
+    chosen = (_as_choice(each).plugin for each in plugins)
+    names = {*config.optional, *config.without, *config.tables, *config.plugins}
+    names.update(each for each in chosen if isinstance(each, str))
+    return config.plugins == "auto" or not names <= {*ours}
 
 
 def _configured(
