@@ -20,17 +20,21 @@ class PluginContract:
     """Subclass it as `TestSomething`, set `plugin`, and pytest runs every check on it.
 
     `options` are the plugin's own, `features` are those of requests that it acts on, tried in turn
-    beside a request without any.
+    beside a request without any. So many `seeds` of the simulation are run; `tokenspeed simulate
+    --plugin NAME` runs others.
     """
 
     plugin: ClassVar[type[Plugin]]
     options: ClassVar[Mapping[str, Any]] = {}
     features: ClassVar[Sequence[Features]] = ()
+    seeds: ClassVar[int] = 8
 
     @property
     def subject(self) -> Subject:
         """What is checked."""
-        return Subject(plugin=self.plugin, options=self.options, features=self.features)
+        return Subject(
+            plugin=self.plugin, options=self.options, features=self.features, seeds=self.seeds
+        )
 
     def test_the_class_is_a_plugin(self) -> None:
         """Its hooks, names and options class are the contract's."""

@@ -8,12 +8,10 @@ from tokenspeed_core.testing.simulation.guests import Guests
 from tokenspeed_core.testing.simulation.plan import Plan
 from tokenspeed_core.testing.simulation.run import SimulationError, simulate
 
-SEEDS = 8  # `tokenspeed simulate --plugin NAME` runs more
-
 
 def check_seeds(subject: Subject) -> list[str]:
     """The first seeds, up to the first that fails."""
-    for seed in range(SEEDS):
+    for seed in range(subject.seeds):
         try:
             simulate(Plan.of(seed, Guests.of(subject)))
         except SimulationError as error:

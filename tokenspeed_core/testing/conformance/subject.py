@@ -32,13 +32,15 @@ class Address:
 @frozen(kw_only=True)
 class Subject:
     """`features` are tried on requests in turn; a request without any is always among them.
-    `patience_s` is how long the plugin's own threads may take for what is waited for."""
+    `patience_s` is how long the plugin's own threads may take for what is waited for, `seeds` how
+    many simulations it must pass."""
 
     plugin: type[Plugin]
     options: Mapping[str, Any] = field(factory=dict)
     features: Sequence[Features] = ()
     source: InstalledPlugin | None = None
     patience_s: float = 3.0
+    seeds: int = 8
 
     @property
     def name(self) -> str:
