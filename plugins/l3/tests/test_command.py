@@ -58,6 +58,25 @@ def test_ls_lists_objects(place: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "--limit 0 shows all" in told.err
 
 
+def test_a_limit_is_no_negative_number(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What argparse refuses ends with code 2 and says what was expected."""
+    with pytest.raises(SystemExit, match="2"):
+        run(["ls", "--store", place, "--limit", "-2"])
+    assert "expected a number from 0, got '-2'" in capsys.readouterr().err
+
+
+def test_names_are_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """However narrow the terminal, a name is one word on a line, to be copied or piped."""
+    key = f"{'n' * 80}/{'k' * 90}"
+    root = str(tmp_path / "store")
+    store = FileStore({"location": root, "min_free": 0, "sync": False}, buffers=())
+    put(store, [key], size=SIZE)
+    store.close()
+    for command, name in (("ls", key), ("stats", "n" * 80)):
+        assert run([command, "--store", f"file:{root}"]) == 0
+        assert name in capsys.readouterr().out.split()
+
+
 def test_stats_sums_up(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each namespace has a line, the largest first, and there is a sum."""
     assert run(["stats", "--store", place, "--json"]) == 0

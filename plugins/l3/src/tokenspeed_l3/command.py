@@ -17,7 +17,6 @@ import msgspec
 from attrs import asdict, frozen
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from tokenspeed_l3.addresses import open_store, parse_address
 from tokenspeed_l3.contents import (
@@ -32,6 +31,7 @@ from tokenspeed_l3.store import BrowsableStore, Store, StoredObject, StoreError
 from tokenspeed_l3.store_options import read_size
 
 REFUSED, DAMAGED, FAILED = 2, 1, 3
+WIDTH = 11  # of a cell, as in 1023.9 MiB
 
 
 class _Browsable(Store, BrowsableStore, Protocol):
@@ -61,6 +61,12 @@ class _Call:
         with Progress(console=Console(stderr=True), transient=True, disable=hidden) as progress:
             yield from progress.track(objects, total=total, description=what)
 
+    def row(self, *cells: str, name: str) -> None:
+        """Write a line for people, the name last and whole, so that it can be copied."""
+        if not self.given.json:
+            text = "".join(f"{cell:>{WIDTH}}" for cell in cells) + f"  {name}"
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Write a line of JSON."""
         sys.stdout.write(msgspec.json.encode(facts).decode() + "\n")
@@ -82,7 +88,8 @@ def run(arguments: list[str]) -> int:
 
 def list_objects(call: _Call) -> int:
     """`ls`: a line an object."""
-    table, limit = _table("object", "size", "age"), call.given.limit
+    limit = call.given.limit
+    call.row("size", "age", name="object")
     for number, each in enumerate(call.objects()):
         if limit and number == limit:
             sys.stderr.write(f"tokenspeed: only the first {limit}; --limit 0 shows all\n")
@@ -90,25 +97,22 @@ def list_objects(call: _Call) -> int:
         if call.given.json:
             call.tell(asdict(each))
         else:
-            table.add_row(each.key, size_text(each.size), age_text(each.age_s))
-    if not call.given.json:
-        call.console.print(table)
+            call.row(size_text(each.size), age_text(each.age_s), name=each.key)
     return 0
 
 
 def tell_stats(call: _Call) -> int:
     """`stats`: a line a namespace, the largest first."""
     found = Contents.of(call.objects()).sorted()
-    table = _table("namespace", "objects", "size", "youngest", "oldest")
+    call.row("objects", "size", "youngest", "oldest", name="namespace")
     for each in found:
         ages = (age_text(each.youngest_s), age_text(each.oldest_s))
-        table.add_row(each.namespace, f"{each.objects:,}", size_text(each.bytes), *ages)
+        call.row(f"{each.objects:,}", size_text(each.bytes), *ages, name=each.namespace)
     total, size = sum(each.objects for each in found), sum(each.bytes for each in found)
     if call.given.json:
         namespaces = [asdict(each) for each in found]
         call.tell({"objects": total, "bytes": size, "namespaces": namespaces})
     else:
-        call.console.print(table)
         call.console.print(f"{total:,} objects, {size_text(size)}", highlight=False)
     return 0
 
@@ -177,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = add("ls", list_objects, words="list objects")
     listing.add_argument(
-        "--limit", type=int, default=100, metavar="N", help="how many (100); 0 is all"
+        "--limit", type=_read(_count), default=100, metavar="N", help="how many (100); 0 is all"
     )
     add("stats", tell_stats, words="count objects and bytes by namespace")
     verifying = add("verify", verify, words="read every object, name the damaged; 1 if any are")
@@ -191,6 +195,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     pruning.add_argument("--dry-run", action="store_true", help="only say how many")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"expected a number from 0, got {text!r}")
+    return int(text)
 
 
 def _read(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -219,13 +229,6 @@ def _opened(text: str) -> Iterator[_Browsable]:
         yield store
     finally:
         store.close()
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for index, title in enumerate(titles):
-        table.add_column(title, justify="right" if index else "left", overflow="fold")
-    return table
 
 
 def _fail(text: str, code: int) -> int:
