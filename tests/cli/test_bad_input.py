@@ -42,6 +42,13 @@ BAD: dict[str, tuple[list[str], str]] = {
 }
 
 
+def test_an_unknown_flag_is_a_short_error(run: Run) -> None:
+    """Not all flags there are: the nearest one, or where they are listed."""
+    ran = run("generate", "--temprature", "1", "--zzz", "x")
+    assert len(ran.err) < 200
+    assert "'--zzz'; `tokenspeed generate --help` lists them" in ran.err
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_it_is_one_error_with_code_2(run: Run, case: str) -> None:
     """The error names the thing and the choices; nothing is on standard output."""

@@ -96,6 +96,9 @@ def test_a_parameter_out_of_range_is_the_callers_fault(run: Run, engine_flags: l
     assert ran.code == 2
     assert "top_p must be in (0, 1], got 7.0" in ran.err
     assert _rows(ran.out)[0]["finish_reason"] == "abort"
+    ran = run("generate", "x", "--top-p", "7", *engine_flags)
+    told = "tokenspeed: Invalid request: top_p must be in (0, 1], got 7.0.\n"
+    assert (ran.out, ran.err) == ("", told)
 
 
 def test_show_config_can_be_fed_back(run: Run, tmp_path: Path) -> None:

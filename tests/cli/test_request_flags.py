@@ -51,6 +51,15 @@ def test_a_request_without_the_flag_has_no_feature(
     assert "said {}" in run("generate", "x", *tenants, *engine_flags).err
 
 
+@pytest.mark.usefixtures("tenants")
+def test_the_flag_of_a_plugin_that_is_not_chosen(run: Run) -> None:
+    """The error says which plugin has it; a command that sends no requests does not know it."""
+    ran = run("generate", "x", "--tenant", "7")
+    expected = "tokenspeed: --tenant is a flag of the plugin 'tenants'; add it to --plugins\n"
+    assert (ran.code, ran.err) == (2, expected)
+    assert "unknown flag '--tenant'" in run("serve", "--tenant", "7").err
+
+
 def test_a_value_that_cannot_be_read_is_one_error(run: Run, tenants: list[str]) -> None:
     """The plugin's ValueError is told as a wrong flag."""
     ran = run("generate", "x", "--tenant", "seven", *tenants)

@@ -54,7 +54,8 @@ def run(arguments: list[str]) -> int:
         streams = [_open(engine, prompt, as_chat=own.chat, **wishes) for prompt in prompts]
         write = _write_json if own.json else _write_text
         completions = list(write(streams, prompts))
-        print(watch.told(completions), file=sys.stderr)
+        if any(each.token_ids for each in completions):
+            print(watch.told(completions), file=sys.stderr)
     return _exit_code(completions)
 
 
@@ -108,15 +109,18 @@ def _write_text(streams: Sequence[TextStream], prompts: Sequence[str]) -> Iterat
             print(f"> {prompt}")
         for text in stream:
             print(text, end="", flush=True)
-        print(flush=True)
-        yield stream.completion()
+        completion = stream.completion()
+        if completion.token_ids or len(streams) > 1:
+            print(flush=True)
+        yield completion
 
 
 def _exit_code(completions: Sequence[Completion]) -> int:
     """Tell why requests were aborted; 2 if one was asked for wrongly, 1 if the engine gave up."""
     aborted = [each.finish for each in completions if each.finish.kind is FinishKind.ABORT]
     for finish in aborted:
-        print(f"tokenspeed: aborted: {finish.message}", file=sys.stderr)
+        wrong = finish.status_code == CLIENT_ERROR
+        print(f"tokenspeed: {'' if wrong else 'aborted: '}{finish.message}", file=sys.stderr)
     if any(finish.status_code == CLIENT_ERROR for finish in aborted):
         return 2
     return 1 if aborted else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import attrs
@@ -23,6 +24,7 @@ from tokenspeed_core.composition.shorthands import (
 )
 from tokenspeed_core.config import EngineConfig, add_flags, add_table_flags, from_flags
 from tokenspeed_core.config.flags import reject_unknown
+from tokenspeed_core.config.tables import fields
 from tokenspeed_core.errors import CompositionError
 from tokenspeed_hookspecs import CliCommand, Plugin, RequestFlag
 
@@ -52,7 +54,7 @@ def parse(
     if add_more is not None:
         add_more(parser, config)
     namespace, extras = parser.parse_known_args(arguments)
-    reject_unknown(parser, extras)
+    reject_unknown(parser, extras, owner_of=partial(_owner, with_requests=add_more is not None))
     return namespace, with_shorthands(from_flags(namespace), namespace, shorthands=short)
 
 
@@ -83,6 +85,18 @@ def _classes(config: EngineConfig, plugins: Sequence[Chosen]) -> Iterator[type[P
         # Composition reports what cannot be imported, with everything else that is wrong.
         with suppress(CompositionError):
             yield find_class(candidate)
+
+
+def _owner(flag: str, *, with_requests: bool) -> str | None:
+    """The installed plugin that has this flag, among those for requests too if these are wanted."""
+    for plugin in _classes(EngineConfig(plugins="auto"), ()):
+        keys = fields(plugin.Options) if attrs.has(plugin.Options) else ()
+        names = [f"{plugin.name}_{key}".replace("_", "-") for key in keys]
+        if with_requests:
+            names += [each.name for each in plugin.request_flags]
+        if flag.removeprefix("--") in names:
+            return plugin.name
+    return None
 
 
 def cli_commands(config: EngineConfig, plugins: Sequence[Chosen] = ()) -> list[CliCommand]:

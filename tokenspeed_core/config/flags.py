@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tokenspeed_core.config.engine_config import (
     from_tables,
     load,
 )
-from tokenspeed_core.config.nearest import unknown
+from tokenspeed_core.config.nearest import nearest
 from tokenspeed_core.config.tables import field_types, fields
 from tokenspeed_core.config.values import describe, from_text, union_members
 from tokenspeed_core.errors import ConfigError
@@ -97,13 +97,29 @@ def from_flags(namespace: argparse.Namespace, base: EngineConfig | None = None) 
     return from_tables(tables)
 
 
-def reject_unknown(parser: argparse.ArgumentParser, extras: Sequence[str]) -> None:
-    """Raise ConfigError for arguments no parser took, each flag with its nearest match."""
+def reject_unknown(
+    parser: argparse.ArgumentParser,
+    extras: Sequence[str],
+    *,
+    owner_of: Callable[[str], str | None] = lambda flag: None,
+) -> None:
+    """Raise ConfigError for arguments no parser took, each flag with its nearest match.
+
+    `owner_of` names the plugin that would know a flag, where one that is not chosen does.
+    """
     flags = [flag for action in parser._actions for flag in action.option_strings]  # no public list
     known = [flag for flag in flags if flag.startswith("--")]
     wrong = [extra.partition("=")[0] for extra in extras if extra.startswith("-")]
     if extras:
         raise ConfigError(
-            [unknown("flag", flag, known=known) for flag in wrong]
+            [_unknown(parser.prog, flag, known=known, owner=owner_of(flag)) for flag in wrong]
             or [f"unexpected argument {extra!r}" for extra in extras]
         )
+
+
+def _unknown(command: str, flag: str, *, known: Sequence[str], owner: str | None) -> str:
+    if owner is not None:
+        return f"{flag} is a flag of the plugin {owner!r}; add it to --plugins"
+    near = nearest(flag, known)
+    hint = f"did you mean {near!r}?" if near else f"`{command} --help` lists them"
+    return f"unknown flag {flag!r}; {hint}"

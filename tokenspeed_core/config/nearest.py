@@ -7,10 +7,15 @@ import difflib
 from collections.abc import Iterable
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like another one, if any is."""
+    return next(iter(difflib.get_close_matches(name, [*known], n=1)), None)
+
+
 def unknown(kind: str, name: str, *, known: Iterable[str]) -> str:
     """Say that a name is unknown, which known one is nearest, and which there are."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, names)
+    hint = f"; did you mean {near!r}?" if near else ""
     choices = ", ".join(names) if names else "none"
     return f"unknown {kind} {name!r}{hint} (there are: {choices})"

@@ -12,8 +12,10 @@ def read_file(name: str) -> str:
     """A file's text; ValueError if it cannot be read."""
     try:
         return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {name}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8 text: {error}") from error
 
 
 REQUEST_FLAGS = (
