@@ -4,8 +4,7 @@
 On the CPU a plain product re-lays bf16 weights at every call; oneDNN's packed form does it once and
 is 1.3 to 1.8 times faster. A row's result is the same, bit for bit, however many rows are beside
 it, as long as there are at least `FEWEST_ROWS`: below that oneDNN may turn to another algorithm,
-which is also the slower one. On processors with matrix tiles it sums a long row in as many parts as
-suit the number of rows; there such products go in blocks of few rows, which are summed alike.
+which is also the slower one. Processors with matrix tiles have products of their own, in `tiles`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokenspeed_core.torch_plane.stored import PackedTensor, PlainTensor, Stored
+from tokenspeed_core.torch_plane.tiles import TiledLinear
 
 FEWEST_ROWS = 4
-# With tiles, seen on Sapphire Rapids: up to this long it is always one sum, ...
-LONGEST_SUM = 1024
-# ... and up to this long it is summed alike for 4 to 40 rows; beyond, only for equal numbers.
-LONGEST_UNPADDED = 4096
-BLOCK_ROWS = 32
 
 
 class Linear(Protocol):
@@ -65,22 +60,10 @@ class PackedLinear:
         self.bias = bias
         self._run = torch.ops.mkldnn._linear_pointwise.default
         self._no_scalars: list[float] = []
-        self._has_tiles: bool = torch.cpu._is_amx_tile_supported()
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product for n rows."""
         assert x.shape[0] >= FEWEST_ROWS, "fewer rows are computed in another way; add some"
-        if self._has_tiles and x.shape[1] > LONGEST_SUM and x.dtype == torch.bfloat16:
-            return self._in_blocks(x)
-        return self._product(x)
-
-    def _in_blocks(self, x: Tensor) -> Tensor:
-        fewest = FEWEST_ROWS if x.shape[1] <= LONGEST_UNPADDED else BLOCK_ROWS
-        parts = [self._product(with_rows(block, fewest)) for block in x.split(BLOCK_ROWS)]
-        found = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return found[: x.shape[0]]
-
-    def _product(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.tensor
         product: Tensor = self._run(x, self.weight.tensor, bias, "none", self._no_scalars, "")
         return product
@@ -100,18 +83,19 @@ def is_packed(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and _can_pack(dtype)
 
 
-def linear(dtype: torch.dtype, device: torch.device, *, has_bias: bool) -> Linear:
+def linear(
+    dtype: torch.dtype, device: torch.device, *, has_bias: bool, has_many_rows: bool = True
+) -> Linear:
     """The fastest form for a device, still without its weight."""
     bias = PlainTensor() if has_bias else None
-    return PackedLinear(bias) if is_packed(dtype, device) else PlainLinear(PlainTensor(), bias)
+    if not is_packed(dtype, device):
+        return PlainLinear(PlainTensor(), bias)
+    if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
+        return TiledLinear(bias, in_both=has_many_rows)
+    return PackedLinear(bias)
 
 
 def with_fewest_rows(x: Tensor) -> Tensor:
     """x [n, m] with rows of zeros added until there are `FEWEST_ROWS`."""
-    return with_rows(x, FEWEST_ROWS)
-
-
-def with_rows(x: Tensor, fewest: int) -> Tensor:
-    """x [n, m] with rows of zeros added until there are so many."""
-    missing = fewest - x.shape[0]
+    missing = FEWEST_ROWS - x.shape[0]
     return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokenspeed_core.torch_plane.host_memory import use_huge_pages
 
-# The layout oneDNN would choose for this many rows; the quickest one for any number of them.
+# The quickest layout for any number of rows, where there are no matrix tiles.
 PACKING_HINT_ROWS = 1
 
 
@@ -50,14 +50,15 @@ class PlainTensor:
 
 
 class PackedTensor:
-    """A weight [out, in] in oneDNN's own layout, on the CPU."""
+    """A weight [out, in] in oneDNN's own layout, on the CPU: the one for so many rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, hint_rows: int = PACKING_HINT_ROWS) -> None:
         self.tensor = torch.empty(0)
+        self._hint_rows = hint_rows
 
     def put(self, dense: Tensor) -> None:
         """Lay the weight out anew."""
-        self.tensor = torch.ops.mkldnn._reorder_linear_weight(dense, PACKING_HINT_ROWS)
+        self.tensor = torch.ops.mkldnn._reorder_linear_weight(dense, self._hint_rows)
         use_huge_pages(
             torch.ops.mkldnn.data_ptr(self.tensor), torch.ops.mkldnn._nbytes(self.tensor)
         )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+"""A row of a product is the same bits however many rows are beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, linear
+
+CPU = torch.device("cpu")
+ROWS = (4, 5, 16, 31, 32, 33, 40, 64, 65, 127, 128, 129, 200, 300)
+
+
+def a_product(dtype: torch.dtype, size: tuple[int, int], *, has_many_rows: bool = True) -> Linear:
+    """A product with a random weight [out, in]."""
+    product = linear(dtype, CPU, has_bias=False, has_many_rows=has_many_rows)
+    torch.manual_seed(size[1])
+    product.weight.put(torch.randn(size).to(dtype))
+    return product
+
+
+@pytest.mark.parametrize("has_many_rows", [True, False])
+@pytest.mark.parametrize("size", [(3072, 576), (576, 1536), (1024, 2048), (512, 3072), (512, 8192)])
+def test_bf16_rows_are_the_same_in_any_number(
+    size: tuple[int, int], *, has_many_rows: bool
+) -> None:
+    """In bf16, for short rows and for long ones."""
+    product = a_product(torch.bfloat16, size, has_many_rows=has_many_rows)
+    x = torch.randn(max(ROWS), size[1]).bfloat16()
+    alone = torch.cat([product(x[row : row + FEWEST_ROWS])[:1] for row in range(max(ROWS) - 3)])
+    differing = [n for n in ROWS if not torch.equal(product(x[:n])[: len(alone)], alone[:n])]
+    assert differing == []
+
+
+@pytest.mark.parametrize("size", [(3072, 576), (576, 1536), (512, 3072)])
+def test_what_was_put_comes_back(size: tuple[int, int]) -> None:
+    """The dense form is the weight, bit for bit, and a second weight replaces the first one."""
+    product = a_product(torch.bfloat16, size)
+    for rows in (4, 40):
+        weight = torch.randn(size).bfloat16()
+        product.weight.put(weight)
+        assert torch.equal(product.weight.dense(), weight)
+        x = torch.randn(rows, size[1]).bfloat16()
+        expected = (x.float() @ weight.float().T).bfloat16()
+        torch.testing.assert_close(product(x), expected, atol=1e-2, rtol=1e-2)
