@@ -111,6 +111,27 @@ class _Slow:
         return ids
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/completions", "prompt", "x" * 2_000_000),
+        ("/v1/chat/completions", "messages", [{"role": "user", "content": "x" * 2_000_000}]),
+        ("/tokenize", "prompt", "x" * 2_000_000),
+    ],
+)
+def test_a_text_that_cannot_fit_is_not_tokenised(
+    start: Any, path: str, field: str, value: Any
+) -> None:
+    """A body of megabytes is refused by its length, before it costs seconds and memory."""
+    slow = _Slow()
+    answer = start(tokenizer=slow).post(path, {field: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert error["code"] == "context_length_exceeded"
+    assert "cannot be as long as the 2000000 characters" in error["message"]
+    assert not slow.begun.is_set()
+
+
 @pytest.mark.parametrize("prompt", ["x" * LONG_TEXT, ["x" * 100] * 99 + ["x" * LONG_TEXT]])
 def test_a_long_prompt_holds_nobody_up(start: Any, prompt: Any) -> None:
     """While long prompts are tokenised, others are answered from beginning to end."""

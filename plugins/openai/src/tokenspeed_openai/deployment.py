@@ -44,11 +44,11 @@ class Deployment:
     def __init__(self, context: ServingContext, options: Options) -> None:
         self.context = context
         self.options = options
-        self.texts = Texts(context.tokenizer)
+        self.limits = _limits(context.client)
+        self.texts = Texts(context.tokenizer, max_tokens=self.limits.max_model_len)
         self.counters = Counters()
         self.is_cutting = asyncio.Event()  # the server stops and waits for answers no longer
         self.started_at = time.time()
-        self.limits = _limits(context.client)
         self.has_special_marks = self.texts.is_special(CLOSING)
         self.model = options.served_model_name or context.model
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from attrs import frozen
@@ -44,15 +46,21 @@ class NoText:
 class Texts:
     """The tokenizer, and how its errors are told; `field` names the field that held the text."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, *, max_tokens: int = sys.maxsize) -> None:
         self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
         self._long = asyncio.Semaphore(LONG_TEXTS_AT_ONCE)
 
     async def encode(self, texts: Sequence[str], *, add_special: bool = True) -> list[Prompt]:
         """The tokens of each text."""
         encode = self._need("prompt").encode
+
+        def work() -> list[Prompt]:
+            self._check_length(max(map(len, texts), default=0), field="prompt")
+            return [Prompt(encode(text, add_special=add_special), text) for text in texts]
+
         return await self._run(
-            lambda: [Prompt(encode(text, add_special=add_special), text) for text in texts],
+            work,
             size=sum(map(len, texts)) + len(texts),
             field="prompt",
         )
@@ -66,15 +74,15 @@ class Texts:
     ) -> Prompt:
         """A conversation's tokens, through the chat template."""
         encode = self._need("messages").encode_chat
-        size = sum(len(str(message["content"])) for message in messages) + 32 * len(messages)
-        ids = await self._run(
-            lambda: encode(
+        length = sum(len(str(message["content"])) for message in messages)
+
+        def work() -> list[int]:
+            self._check_length(length, field="messages")
+            return encode(
                 messages, add_generation_prompt=add_generation_prompt, variables=variables
-            ),
-            size=size,
-            field="messages",
-        )
-        return Prompt(ids)
+            )
+
+        return Prompt(await self._run(work, size=length + 32 * len(messages), field="messages"))
 
     async def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of a whole sequence."""
@@ -107,6 +115,23 @@ class Texts:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; none without a tokenizer."""
         return b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        tokenizer = self._need("prompt")
+        return max(len(tokenizer.token_bytes(each)) for each in range(tokenizer.vocab_size))
+
+    def _check_length(self, length: int, *, field: str) -> None:
+        """Refuse what does not fit however its tokens fall: to count them would take seconds, and
+        a gigabyte, of a body of the usual limit."""
+        if length > self._max_tokens and length > self._max_tokens * self._longest_token:
+            raise ApiError(
+                400,
+                f"This model's context holds {self._max_tokens} tokens, which cannot be as long as "
+                f"the {length} characters of this text",
+                param=field,
+                code="context_length_exceeded",
+            )
 
     def _need(self, field: str) -> Tokenizer:
         if self._tokenizer is None:
