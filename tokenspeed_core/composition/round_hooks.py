@@ -113,7 +113,13 @@ def freeze(
             calls[hook] = JOININGS[hook].call(implementations)
     hooks = RoundHooks(**calls)
     hooks.committed = _in_turn(hooks.committed, hooks.forward_done)
+    if hooks.round_done is not None and hooks.committed is None:
+        hooks.committed = _seen_later
     return hooks
+
+
+def _seen_later(round: Round) -> None:
+    """Nobody is told of a commit when it is made, but of all of a round's at its end."""
 
 
 def _in_turn(first: Phase | None, then: Phase | None) -> Phase | None:

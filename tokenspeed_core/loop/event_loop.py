@@ -170,9 +170,7 @@ class EventLoop:
             return None
         if self._did_nothing and self.scheduler.storage_pending:
             return HELD_WAIT_S
-        if self.scheduler.has_work:
-            return None
-        if self.controls.drain is not None:
+        if self.scheduler.has_work or self.controls.drain is not None:
             return None
         if self._hooks.busy is not None and self._hooks.busy(round):
             return None
@@ -326,8 +324,9 @@ class EventLoop:
             outcome = self._committer.commit(flight, result)
             self.scheduler.commit(flight.batch, outcome)
             if self._hooks.committed is not None:
-                ended = self._outbox.released[released:]
-                round.forward = CommittedForward(flight.batch, result, ended, flight.number)
+                ended, at = self._outbox.released[released:], self._committer.committed_at
+                round.forward = CommittedForward(flight.batch, result, ended, flight.number, at)
+                round.forwards = (*round.forwards, round.forward)
                 self._hooks.committed(round)
 
     def _sampled(self, result: ForwardResult) -> ForwardResult:

@@ -15,12 +15,14 @@ from tokenspeed_hookspecs.scheduler import Batch, Plan
 
 @define(eq=False)
 class CommittedForward:
-    """A forward whose result was taken into the request states; `ended` ids left the table."""
+    """A forward whose result was taken into the request states, at `committed_at` seconds of the
+    engine clock; `ended` ids left the table."""
 
     batch: Batch
     result: ForwardResult
     ended: Sequence[str]
     round_number: int
+    committed_at: float = 0.0
 
 
 @define(eq=False)
@@ -47,6 +49,7 @@ class Round:
     in_flight: int = 0  # forwards dispatched and not yet committed
     table: ForwardTable | None = None  # what all ranks forward, with data parallelism
     forward: CommittedForward | None = None  # committed, forward_done
+    forwards: tuple[CommittedForward, ...] = ()  # round_done: all that were committed
     scheduler_events: Sequence[object] = ()
     finished: FinishedRequest | None = None  # request_finished
     load: Load | None = None  # round_done, when outputs were sent

@@ -168,7 +168,7 @@ def test_drafts_count_without_the_bonus_token(engine: Make, values: Read) -> Non
     batch = evolve(batch_of([], [DecodeRow(name, [1]) for name in "abc"]), input_lengths=[4, 4, 4])
     forward = CommittedForward(batch, ForwardResult([7] * 4, [3, 1, 0]), [], 0)
     (plugin,) = (p.instance for p in running.rank.plugins if isinstance(p.instance, Metrics))
-    plugin.forward_done(Round(1, forward=forward))
+    plugin.round_done(Round(1, forwards=(forward,)))
     found = values(running)
     names = ("drafts", "draft_tokens", "accepted_tokens")
     assert [found[f"spec_decode_num_{name}_total"] for name in names] == [2, 6, 2]
@@ -253,7 +253,7 @@ def test_what_each_phase_and_plugin_took_is_told(engine: Make, values: Read) -> 
     for phase in ("receive", "admit", "gate", "storage", "plan", "commit", "events"):
         count = found[f"round_seconds_count{{phase={phase}}}"]
         assert count == found["num_rounds_total"], phase  # a reply is in the round after those
-    for hook in ("round_done", "forward_done", "request_finished"):
+    for hook in ("round_done", "request_finished"):
         assert found[f"plugin_seconds_total{{plugin=metrics,hook={hook}}}"] > 0
 
 

@@ -79,7 +79,7 @@ def test_groups_of_rows_count_as_the_rows_do(seed: int) -> None:
     gaps, rows, now = TokenGaps(histogram), RowByRow(), 0.0
     for forward in forwards(rng):
         now += rng.choice([1, 2, 3, 60])
-        gaps.take(forward, now)
+        gaps.take(evolve(forward, committed_at=now))
         rows.take(forward, now)
         if rng.random() < 0.2:
             gaps.settle()

@@ -130,11 +130,6 @@ class Metrics(Plugin):
     # --- rounds ----------------------------------------------------------------------------------
 
     @hookimpl
-    def forward_done(self, round: Round) -> None:
-        if self._rounds is not None and round.forward is not None:
-            self._rounds.forward_done(round.forward)
-
-    @hookimpl
     def request_finished(self, round: Round) -> None:
         if self._requests is not None and round.finished is not None:
             self._requests.finished(round.finished)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from tokenspeed_hookspecs import (
     Batch,
     CacheOperationKind,
-    CommittedForward,
     Engine,
     ForwardResult,
     Plan,
@@ -37,7 +36,7 @@ class RoundSeries:
         self._settle = catalogue.settle_if_free
         catalogue.before_reading(self._take_waiting)
         self._requests, self._controls = engine.requests, engine.controls
-        self._scheduler, self._clock = engine.scheduler, engine.clock
+        self._scheduler = engine.scheduler
         self._rounds = counter("num_rounds", "Scheduling rounds.")
         self._batches: deque[int] = deque(maxlen=MOST_WAITING)  # the tokens of each round's
         self._running = gauge("num_requests_running", "Requests being prefilled or decoded.")
@@ -89,15 +88,6 @@ class RoundSeries:
             )
         )
 
-    def forward_done(self, forward: CommittedForward) -> None:
-        """Take a forward whose tokens are in the request states."""
-        self._gaps.take(forward, self._clock())
-        result = forward.result
-        if result.compiles:
-            self._take_compiles(result)
-        if result.lengths is not None:
-            self._take_drafts(forward.batch, result.lengths)
-
     def _take_drafts(self, batch: Batch, lengths: Sequence[int]) -> None:
         rows = [row for row in range(batch.num_extends, len(lengths)) if lengths[row]]
         self._drafts.add(len(rows))
@@ -113,6 +103,13 @@ class RoundSeries:
 
     def round_done(self, round: Round) -> bool:
         """Take a round that is over; whether it was time to look at everything."""
+        for forward in round.forwards:
+            self._gaps.take(forward)
+            result = forward.result
+            if result.compiles:
+                self._take_compiles(result)
+            if result.lengths is not None:
+                self._take_drafts(forward.batch, result.lengths)
         plan, num_tokens = round.plan, 0
         if plan is not None:
             if plan.batch is not None:

@@ -33,10 +33,10 @@ class TokenGaps:
         self._groups: dict[float, set[int]] = {}
         self._late: dict[int, int] = {}
 
-    def take(self, forward: CommittedForward, now: float) -> None:
+    def take(self, forward: CommittedForward) -> None:
         """Leave the rows of a committed forward for later; a gap with several new tokens counts as
         so many equal ones."""
-        batch = forward.batch
+        batch, now = forward.batch, forward.committed_at
         if batch.num_extends or forward.ended or forward.result.lengths is not None:
             self._waiting.append((now, _rows_by_tokens(forward), _gone(forward)))
         else:
