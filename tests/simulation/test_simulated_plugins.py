@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -268,6 +269,15 @@ def test_the_command_loads_plugins(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "plugin batch_log {}" in said
     assert "plugin trace {'file': '/dev/null'}" in said
+
+
+def test_a_file_has_a_plugins_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--config` names it, as for an engine, and a flag goes over it."""
+    file = tmp_path / "engine.toml"
+    file.write_text('[trace]\nfile = "/dev/null"\nmost_events = 700\n', encoding="utf-8")
+    flags = ["--plugin", "trace", "--config", str(file), "--trace-most-events", "800"]
+    assert main(["simulate", "--show", "1", *flags]) == 0
+    assert "plugin trace {'file': '/dev/null', 'most_events': 800}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ import pytest
 from attrs import evolve
 
 from tokenspeed_core.cli.main import main
+from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.testing.simulation.comparing import compare
-from tokenspeed_core.testing.simulation.faults import HARMS, Fault, Harm
+from tokenspeed_core.testing.simulation.faults import HARMS, MORE_HARMS, Fault, Harm
 from tokenspeed_core.testing.simulation.jobs import Work
 from tokenspeed_core.testing.simulation.plan import Plan
 from tokenspeed_core.testing.simulation.run import SimulationError, simulate, sweep
 from tokenspeed_core.testing.simulation.shrinking import shrink
 from tokenspeed_core.testing.simulation.variations import plain
+from tokenspeed_hookspecs import ControlRequest
 
 BATCHES, SEEDS_A_BATCH = 2, 10  # .ci/run has a thousand
 
@@ -57,6 +59,36 @@ def test_each_fault_does_what_it_says(kind: str) -> None:
     outcome = simulate(plan)
     assert [fault.kind for fault in outcome.faults] == [kind]
     assert bool(outcome.failure) or HARMS[kind] is not Harm.END
+
+
+OPERATIONS = (
+    (4, ControlRequest("flush_cache")),
+    (8, ControlRequest("update_weights_from_disk", {"model_path": "m", "flush_cache": False})),
+    (12, ControlRequest("release_memory")),
+    (30, ControlRequest("resume_memory")),
+    (34, ControlRequest("flush_cache")),
+)
+
+
+@pytest.mark.parametrize("kind", sorted(MORE_HARMS))
+def test_each_rarer_fault_does_what_it_says(kind: str) -> None:
+    """Every hook and every call of a port can fail on a rank of two, and the other hears of it."""
+    topology = Topology(dp=2) if kind == "idle_forward raises" else Topology(tp=2)
+    plan = plain(Plan.of(4))
+    first, *rest = [evolve(each, replica=0) for each in plan.arrivals]
+    arrivals = [evolve(first, abort_round=first.round + 3), *rest]
+    rank = 1 if kind == "idle_forward raises" else 0
+    plan = evolve(
+        plan,
+        topology=topology,
+        scheduler={**plan.scheduler, "num_pages": 24, "host_pages": 100},
+        arrivals=arrivals,
+        operations=OPERATIONS,
+        faults=[Fault(kind, rank, 1)],
+    )
+    outcome = simulate(plan)
+    assert [fault.kind for fault in outcome.faults] == [kind]
+    assert bool(outcome.failure) == (MORE_HARMS[kind] is Harm.END)
 
 
 def test_a_failing_plan_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

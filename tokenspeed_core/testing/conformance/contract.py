@@ -27,7 +27,7 @@ class PluginContract:
     plugin: ClassVar[type[Plugin]]
     options: ClassVar[Mapping[str, Any]] = {}
     features: ClassVar[Sequence[Features]] = ()
-    seeds: ClassVar[int] = 8
+    seeds: ClassVar[int] = 6
 
     @property
     def subject(self) -> Subject:

@@ -40,7 +40,7 @@ class Subject:
     features: Sequence[Features] = ()
     source: InstalledPlugin | None = None
     patience_s: float = 3.0
-    seeds: int = 8
+    seeds: int = 6
 
     @property
     def name(self) -> str:

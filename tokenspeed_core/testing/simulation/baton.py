@@ -110,6 +110,7 @@ class BatonMesh:
         """Leave a payload, unless a fault comes with it."""
         if self.saboteur.strikes("rank gone"):
             raise PlantedError("rank gone")
+        self.saboteur.may_dawdle("payload slow")
         waiting = self.baton.queues[self.rank, peer]
         if self.saboteur.strikes("payload lost"):
             return

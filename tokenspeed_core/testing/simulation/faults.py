@@ -49,8 +49,39 @@ HARMS = {
     "payload garbled": Harm.END,
     "rank gone": Harm.END,
 }
+# Hooks that a simulated rank's plugin has besides those of "participant" and "observer".
+PARTICIPANTS = (
+    "round_report",
+    "validate_request",
+    "request_aborted",
+    "refuse_weights",
+    "cache_clearing",
+    "weights_loaded",
+    "storage_tick",
+    "dispatch",
+    "committed",
+    "poll_events",
+    "scheduler_events",
+    "drain_blocked",
+    "refuse_release",
+    "busy",
+)
+OBSERVERS = ("request_finished", "iteration", "forward_done")
+# What is called of the ports besides what `HARMS` has.
+PLANE_CALLS = ("idle_forward", "release_memory", "resume_memory", "control", "settle")
+SCHEDULER_CALLS = ("submit", "advance_head", "plan", "commit", "advance", "drain_events")
+# Drawn apart from those above, so that what a seed stood for before them stays as it was.
+MORE_HARMS = {
+    **{f"{name} raises": Harm.END for name in (*PARTICIPANTS, *PLANE_CALLS, *SCHEDULER_CALLS)},
+    **{f"{name} raises": Harm.NONE for name in OBSERVERS},
+    "reply raises": Harm.END,
+    "complete slow": Harm.NONE,
+    "execute slow": Harm.NONE,
+    "payload slow": Harm.NONE,
+}
 OF_MESH = ("payload lost", "payload doubled", "payload garbled", "rank gone")
 LATE_ROUNDS = 5
+MORE = 0.3  # of the plans without faults
 
 
 @frozen
@@ -64,7 +95,7 @@ class Fault:
     @property
     def harm(self) -> Harm:
         """What must come of it."""
-        return HARMS[self.kind]
+        return MORE_HARMS[self.kind] if self.kind in MORE_HARMS else HARMS[self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind} on rank {self.rank}, call {self.nth} ({self.harm.value})"
@@ -81,6 +112,14 @@ def draw_faults(rng: random.Random, world_size: int) -> list[Fault]:
     return [Fault(kind, rng.randrange(world_size), rng.randint(1, 40)) for kind in chosen]
 
 
+def draw_more(rng: random.Random, world_size: int) -> list[Fault]:
+    """Perhaps a fault of the rarer calls, mostly with one of the first."""
+    if rng.random() > MORE:
+        return []
+    nth = rng.randint(1, 40) if rng.random() < 0.5 else rng.randint(1, 3)
+    return [Fault(rng.choice(list(MORE_HARMS)), rng.randrange(world_size), nth)]
+
+
 @define(eq=False)
 class Saboteur:
     """A rank's faults. `call(kind)` counts a call, and says whether one comes with it."""
@@ -88,6 +127,7 @@ class Saboteur:
     faults: Sequence[Fault]
     fired: list[Fault] = field(factory=list)
     gone: str = ""  # why another rank ended; the device answers nothing from then on
+    dawdle: Callable[[], None] = lambda: None  # let much time pass
     _counts: dict[str, int] = field(factory=dict)
 
     def arm(self, faults: Sequence[Fault]) -> None:
@@ -109,6 +149,11 @@ class Saboteur:
         if self.strikes(kind):
             raise PlantedError(kind)
 
+    def may_dawdle(self, kind: str) -> None:
+        """Let much time pass if a fault of this kind comes now."""
+        if self.strikes(kind):
+            self.dawdle()
+
     def hear(self, reason: str) -> None:
         """Another rank has ended."""
         self.gone = self.gone or reason
@@ -118,8 +163,10 @@ class Saboteur:
             raise EngineError(self.gone)
 
     def stand_between(self, parts: LoopParts) -> None:
-        """Put the faults of device, clients and clock into a loop's ports."""
+        """Put the faults of device, scheduler and clients into a loop's ports."""
         parts.data_plane = FaultyPort(parts.data_plane, self._plane_calls(parts.data_plane))
+        scheduler = parts.scheduler
+        parts.scheduler = FaultyPort(scheduler, self._all_raising(scheduler, SCHEDULER_CALLS))
         if parts.frontend is not None:
             frontend = parts.frontend
             parts.frontend = FaultyPort(
@@ -127,6 +174,7 @@ class Saboteur:
                 {
                     "receive": self._raising("receive", frontend.receive),
                     "send": self._raising("send", frontend.send),
+                    "reply": self._raising("reply", frontend.reply),
                 },
             )
 
@@ -153,25 +201,36 @@ class Saboteur:
         def complete(pending: Any) -> Any:
             self._must_live()
             self.may_raise("complete raises")
+            self.may_dawdle("complete slow")
             result = plane.complete(pending)
             if self.strikes("result short"):
                 result.tokens = [int(token) for token in result.tokens][:-1]
             return result
 
+        def execute(plan: Any, dispatch: Any) -> Any:
+            self._must_live()
+            self.may_raise("execute raises")
+            self.may_dawdle("execute slow")
+            return plane.execute(plan, dispatch)
+
         return {
+            **self._all_raising(plane, PLANE_CALLS),
             "poll_cache_operations": poll,
             "complete": complete,
-            "execute": self._raising("execute", plane.execute),
+            "execute": execute,
             "admit": self._raising("admit", plane.admit),
             "release": self._raising("release", plane.release),
         }
 
+    def _all_raising(self, port: Any, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+        return {name: self._raising(name, getattr(port, name)) for name in names}
+
     def _raising(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            if name not in {"receive", "send"}:
+        def called(*arguments: Any, **named: Any) -> Any:
+            if name not in {"receive", "send", "reply"}:
                 self._must_live()
             self.may_raise(f"{name} raises")
-            return call(*arguments)
+            return call(*arguments, **named)
 
         return called
 

@@ -15,7 +15,7 @@ from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.testing.engine import EngineSetup
 from tokenspeed_core.testing.messages import request, telling_tokens
-from tokenspeed_core.testing.simulation.faults import Fault, draw_faults
+from tokenspeed_core.testing.simulation.faults import Fault, draw_faults, draw_more
 from tokenspeed_core.testing.simulation.guests import Guests, refusal
 from tokenspeed_core.testing.simulation.plugin import Simulated
 from tokenspeed_hookspecs import AddRequest, ControlRequest, LogprobOptions
@@ -131,6 +131,10 @@ class Plan:
             operations=_operations(rng),
             faults=draw_faults(rng, topology.world_size) if rng.random() < 0.5 else (),
         )
+        if not plan.faults:
+            plan = evolve(
+                plan, faults=draw_more(random.Random(f"{seed} rare"), topology.world_size)
+            )
         return _welcoming(plan, guests) if guests else plan
 
     @property

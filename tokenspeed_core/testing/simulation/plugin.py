@@ -15,9 +15,11 @@ from tokenspeed_hookspecs import (
     Hold,
     Pass,
     Plugin,
+    Refuse,
     Request,
     Round,
     SchedulerSettings,
+    StorageTick,
     Verdict,
     hookimpl,
 )
@@ -62,11 +64,89 @@ class Simulated(Plugin):
 
     @hookimpl
     def scheduler_events(self, round: Round) -> None:
+        self.saboteur.may_raise("scheduler_events raises")
         self.events += [_shown(event) for event in round.scheduler_events]
 
     @hookimpl
     def round_done(self, round: Round) -> None:
         self.saboteur.may_raise("observer raises")
+
+    # --- hooks that only fail --------------------------------------------------------------------
+
+    @hookimpl
+    def round_report(self, round: Round) -> bytes:
+        self.saboteur.may_raise("round_report raises")
+        return b""
+
+    @hookimpl
+    def validate_request(self, round: Round) -> Refuse | None:
+        self.saboteur.may_raise("validate_request raises")
+        return None
+
+    @hookimpl
+    def request_aborted(self, round: Round) -> None:
+        self.saboteur.may_raise("request_aborted raises")
+
+    @hookimpl
+    def refuse_weights(self, round: Round) -> str | None:
+        self.saboteur.may_raise("refuse_weights raises")
+        return None
+
+    @hookimpl
+    def cache_clearing(self, round: Round) -> bool:
+        self.saboteur.may_raise("cache_clearing raises")
+        return True
+
+    @hookimpl
+    def weights_loaded(self, round: Round) -> None:
+        self.saboteur.may_raise("weights_loaded raises")
+
+    @hookimpl
+    def storage_tick(self, round: Round) -> StorageTick | None:
+        self.saboteur.may_raise("storage_tick raises")
+        return None
+
+    @hookimpl
+    def dispatch(self, round: Round) -> None:
+        self.saboteur.may_raise("dispatch raises")
+
+    @hookimpl
+    def committed(self, round: Round) -> None:
+        self.saboteur.may_raise("committed raises")
+
+    @hookimpl
+    def poll_events(self, round: Round) -> Sequence[object]:
+        self.saboteur.may_raise("poll_events raises")
+        return ()
+
+    @hookimpl
+    def drain_blocked(self, round: Round) -> bool:
+        self.saboteur.may_raise("drain_blocked raises")
+        return False
+
+    @hookimpl
+    def refuse_release(self, round: Round) -> str | None:
+        self.saboteur.may_raise("refuse_release raises")
+        return None
+
+    @hookimpl
+    def busy(self, round: Round) -> bool:
+        self.saboteur.may_raise("busy raises")
+        return False
+
+    @hookimpl
+    def request_finished(self, round: Round) -> None:
+        self.saboteur.may_raise("request_finished raises")
+
+    @hookimpl
+    def iteration(self, round: Round) -> None:
+        self.saboteur.may_raise("iteration raises")
+
+    @hookimpl
+    def forward_done(self, round: Round) -> None:
+        self.saboteur.may_raise("forward_done raises")
+
+    # --- the stage -------------------------------------------------------------------------------
 
     def enter(self, request: Request) -> Verdict:
         """Hold whoever is to be polled."""

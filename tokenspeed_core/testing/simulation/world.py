@@ -43,6 +43,10 @@ class HeldClock:
         """Seconds on a rank: no two clocks agree."""
         return self.now_s + rank * SKEW_S
 
+    def jump(self) -> None:
+        """Let an hour pass."""
+        self.now_s += JUMP_S
+
 
 @define(eq=False)
 class World:
@@ -64,7 +68,7 @@ class World:
         size = self.plan.topology.world_size
         self._baton = Baton(size, random.Random(self.plan.seed))
         self._asked = [0] * self.plan.topology.dp
-        self.saboteurs = [Saboteur(()) for _ in range(size)]
+        self.saboteurs = [Saboteur((), dawdle=self.clock.jump) for _ in range(size)]
         self._rest = Rest(self.plan.guests.patience_s)
         setup = self.plan.setup
         self._setup = evolve(setup, resolved=resolve(setup.config(), setup.plugins))
@@ -117,7 +121,9 @@ class World:
         """Run one round on every rank that lives; False once one has ended with an error."""
         self.num_rounds += 1
         is_late = any(saboteur.strikes("clock jumps") for saboteur in self.saboteurs)
-        self.clock.now_s += JUMP_S if is_late else STEP_S
+        self.clock.now_s += STEP_S
+        if is_late:
+            self.clock.jump()
         were_still = [_still_state(engine) for engine in self.engines]
         known = [tuple(engine.loop.requests.ids()) for engine in self.engines]
         held = [tuple(self.plugin(rank).holding) for rank in range(len(self.engines))]
