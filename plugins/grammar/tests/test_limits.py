@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tokenspeed_grammar.backend import GrammarError
-from tokenspeed_grammar.limits import check_depth, json_depth
+from tokenspeed_grammar.limits import PIECE, check_depth, json_depth
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,14 @@ def test_depth_is_that_of_the_parsed_value(value: object) -> None:
         return 1 + max(map(deep, inner), default=0)
 
     assert json_depth(json.dumps(value)) == deep(value)
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_a_long_text_is_counted_in_pieces(shift: int) -> None:
+    """Wherever a piece ends, also inside of a string or before an escaped character."""
+    texts = ['\\"' * (PIECE // 4), "[" * PIECE, "\\" * PIECE, "]"]
+    value = [" " * shift, [texts], {"a": {"b": [{}]}}]
+    assert json_depth(json.dumps(value)) == 5
 
 
 @pytest.mark.parametrize("kind", ["json", "structural_tag"])

@@ -58,7 +58,7 @@ class GrammarPlugin(Plugin):
             "some", "between JSON tokens: none, some (a line's indentation) or any"
         )
         cache_limit_mib: int = _option(512, "memory for compiled grammars, about")
-        threads: int = _option(0, "threads that compile; 0 is one a core, at most four")
+        threads: int = _option(0, "threads that compile; 0 is one a core but one, at most four")
         queue_limit: int = _option(256, "how many requests may wait for their grammars")
         max_source_bytes: int = _option(MIB, "the longest source")
         max_depth: int = _option(64, "how deep a schema may be nested")
@@ -183,7 +183,10 @@ class GrammarPlugin(Plugin):
     def _pool(self) -> CompilePool:
         from tokenspeed_grammar.pool import CompilePool
 
-        return CompilePool(self._compile, self.engine.clock, self._num_threads)
+        # A core is left to the loop: its rounds are shorter than a compile's turn on one.
+        spare = max(1, min((os.cpu_count() or 1) - 1, MOST_THREADS))
+        threads = int(self.options.threads) or spare
+        return CompilePool(self._compile, self.engine.clock, threads)
 
     def _compile(self, key: GrammarKey) -> CompiledGrammar:
         """Runs on the pool's threads."""

@@ -86,11 +86,8 @@ class CompilePool:
                 return found
 
     def _work(self) -> None:
-        # Where cores are few, rounds and forwards come first. Not by more: on a busy machine small
-        # compiles would run into their timeout, and one that holds the interpreter would keep it.
         own = threading.get_native_id()
-        usual = os.getpriority(os.PRIO_PROCESS, own)
-        os.setpriority(os.PRIO_PROCESS, own, min(LEAST_NICE, usual + NICENESS))
+        _give_way(own)
         while (job := self._jobs.get()) is not None and not self._is_stopped:
             # A job that lost its last waiter before it began is nobody's.
             if job.is_wanted():
@@ -109,3 +106,15 @@ class CompilePool:
         except Exception as error:
             # Whatever a compiler raises for a source is that source's fault, and ends no thread.
             job.reason = f"the compiler failed: {type(error).__name__}: {error}"
+
+
+def _give_way(thread: int) -> None:
+    """Let rounds and forwards come first where cores are few."""
+    # Not by more: on a busy machine small compiles would run into their timeout, and one that holds
+    # the interpreter would keep it.
+    usual = os.getpriority(os.PRIO_PROCESS, thread)
+    os.setpriority(os.PRIO_PROCESS, thread, min(LEAST_NICE, usual + NICENESS))
+    # A short round would wait for the end of a compile's time slice where both run on one core.
+    cores = os.sched_getaffinity(thread)
+    if len(cores) > 1:
+        os.sched_setaffinity(thread, cores - {min(cores)})
