@@ -18,6 +18,21 @@ from tokenspeed_hookspecs import CliCommand
 Run = Callable[..., Any]
 
 
+def test_help_tells_what_a_flag_is_without_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers, switches and choices alike, of the engine and of plugins."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main.main(["generate", "--help"])
+    told = capsys.readouterr().out
+    assert "tokens a page (64)" in told
+    assert "reuse the pages of a common prefix (on)" in told
+    assert "(auto, float32, bfloat16; auto by itself)" in told
+    assert "the model's own without it\n" in told
+    assert "forwards between two decode lines (40)" in told
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["generate", "--show-config"]])
 def test_a_command_that_runs_no_model_loads_no_torch(arguments: Sequence[str]) -> None:
     """Help, plugins and --show-config start without torch."""

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from tokenspeed_core.config.engine_config import (
     LIST_HELP,
     LISTS,
@@ -41,16 +43,25 @@ def add_table_flags(
     parser: argparse.ArgumentParser, options: type, *, table: str, prefix: str = ""
 ) -> None:
     """Add a flag for every key of an options class; `prefix` goes before each name."""
-    group = parser.add_argument_group(table)
+    group = parser.add_argument_group(table.replace("_", " "))
     known = fields(options)
     for key, wanted in field_types(options).items():
         if _is_table(wanted):
             continue  # a table has no form on one line; it stays in the file
-        metadata = known[key].metadata
-        choices = metadata.get("choices")
-        text = metadata.get("help", "")
-        listed = f" ({', '.join(map(str, choices))})" if choices else ""
-        _add(group, f"{table}.{key}", flag=prefix + key, wanted=wanted, words=f"{text}{listed}")
+        words = _words(known[key])
+        _add(group, f"{table}.{key}", flag=prefix + key, wanted=wanted, words=words)
+
+
+def _words(option: attrs.Attribute[Any]) -> str:
+    """An option's help, with the values it may have and the one it has by itself."""
+    text: str = option.metadata.get("help", "")
+    choices = ", ".join(map(str, option.metadata.get("choices", ())))
+    default: object = option.default
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    if default == "" or not isinstance(default, str | int | float):
+        return f"{text} ({choices})" if choices else text
+    return f"{text} ({choices}; {default} by itself)" if choices else f"{text} ({default})"
 
 
 def _is_table(wanted: Any) -> bool:
