@@ -6,7 +6,9 @@
 Two engines over the scripted plane, one without and one with the plugin, take turns of ten rounds.
 A turn's figure is the lower quartile of its rounds, a pair's the median of the differences of
 neighbouring turns. Where an engine's objects lie in memory moves all of its rounds, so there are
-several pairs of new engines, and the median of them is told. Run it on a quiet machine.
+several pairs of new engines, and the median of them is told. Run it on a quiet machine. Where other
+work disturbs that, one engine tells more that takes turns with itself: as it is, and with nobody
+who watches it.
 
 An event's figure is what rounds that store one block in every sixteenth row take more than rounds
 that store none, by event. Most of it is the scheduler's, which makes an object of each event it
@@ -20,16 +22,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import deque
 from collections.abc import Sequence
 from statistics import median, quantiles
 from time import perf_counter_ns, process_time_ns
+from typing import Any
 from uuid import uuid4
 
 from attrs import define, evolve, field, frozen
 
 from tokenspeed_core.composition.build import Surroundings, build_rank
 from tokenspeed_core.composition.rank import Rank
+from tokenspeed_core.composition.round_hooks import RoundHooks
 from tokenspeed_core.config import EngineConfig, EngineSection, SchedulerSection
+from tokenspeed_core.loop.event_loop import EventLoop
 from tokenspeed_core.scheduling.native import NativeScheduler
 from tokenspeed_core.testing import ScriptedDataPlane
 from tokenspeed_hookspecs import (
@@ -181,6 +187,29 @@ def take_turns(case: Case, added: Added, *, rounds: int, is_swapped: bool) -> No
     added.cpu_us.append(median(cpu_us))
 
 
+def take_turns_alone(case: Case, added: Added, *, rounds: int) -> None:
+    """Run one engine, with what watches it and without."""
+    rank = engine(case, is_on=True, rounds=2 * rounds)
+    loop = rank.loop
+    unwatched: deque[str] = deque(maxlen=1)
+    kinds: dict[bool, tuple[type[EventLoop], Any, Any]] = {
+        True: (type(loop), loop._hooks, loop._enter),
+        False: (EventLoop, RoundHooks(), unwatched.append),
+    }
+    loop_us, cpu_us = [], []
+    for number in range(max(2, rounds // TURN)):
+        turns = {}
+        for is_on in (number % 2 == 0, number % 2 == 1):
+            loop.__class__, loop._hooks, loop._enter = kinds[is_on]
+            turns[is_on] = turn(rank)
+        loop_us.append(turns[True][0] - turns[False][0])
+        cpu_us.append(turns[True][1] - turns[False][1])
+    loop.__class__, loop._hooks, loop._enter = kinds[True]
+    rank.stop()
+    added.loop_us.append(median(loop_us))
+    added.cpu_us.append(median(cpu_us))
+
+
 def turn(rank: Rank) -> tuple[float, float]:
     """Some rounds: one's time, and the mean processor time; the first ones only warm up."""
     for _ in range(COLD):
@@ -201,14 +230,16 @@ def measure(rows: int, *, pairs: int, rounds: int) -> list[Answer]:
         Case("kv_events", SHORT_PAGE, rows),
         Case(Recording, SHORT_PAGE, rows),
     ]
-    found = [Added() for _ in cases]
+    found, alone = [Added() for _ in cases], Added()
     for number in range(pairs):
+        take_turns_alone(cases[0], alone, rounds=rounds)
         for case, added in zip(cases, found, strict=True):
             take_turns(case, added, rounds=rounds, is_swapped=number % 2 == 1)
     metrics, silent, storing, recording = found
     blocks = cases[2].blocks
     return [
         Answer(f"metrics, a round of {rows} rows", 20, metrics.loop_us, metrics.cpu_us),
+        Answer("the same, in one engine", 20, alone.loop_us, alone.cpu_us),
         Answer(f"kv_events, a round of {rows} rows", 10, silent.loop_us, silent.cpu_us),
         Answer(
             f"kv_events, an event ({blocks} a round)",

@@ -169,7 +169,9 @@ class _Build:
         if calls is not None:
             loop = WatchedLoop(parts, keepers, calls=calls)
         engine.bind_loop(loop)
-        self.around.ranks.where.ask = lambda: f"round {loop.last_round.number}, phase {loop.phase}"
+        self.around.ranks.where.ask = lambda: (
+            f"round {loop.last_round.number}, phase {loop.phases[-1]}"
+        )
         return Rank(
             config=self.config,
             loop=loop,

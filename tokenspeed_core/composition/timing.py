@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from time import perf_counter
@@ -138,29 +138,32 @@ class WatchedLoop(EventLoop):
     """
 
     def __init__(self, parts: LoopParts, keepers: Sequence[Timekeeper], *, calls: Calls) -> None:
-        self._keepers, self._calls = keepers, calls
-        self._phases: list[str] = []
-        self._begins: list[float] = []
         super().__init__(parts)
-
-    @property
-    def phase(self) -> str:
-        """What the loop is doing; asked on any thread."""
-        phases = self._phases
-        return phases[-1] if phases else "start"
-
-    @phase.setter
-    def phase(self, name: str) -> None:
-        self._phases.append(name)
-        self._begins.append(perf_counter())
+        self._keepers, self._calls = keepers, calls
+        self._begins: list[float] = []
+        self.phases = list(self.phases)
+        self._enter = _noting(self.phases, self._begins)
 
     def round(self, stop_requested: bool = False) -> bool:
         """Run one round, and tell of it."""
-        self._phases, self._begins = [], []  # what comes before the first one is no part of any
+        phases, begins, calls = self.phases, self._begins, self._calls
+        del phases[:-1]  # another thread may ask for the last one at any time
+        begins.clear()
+        calls.clear()
         is_last = super().round(stop_requested)
-        self._begins.append(perf_counter())
-        times = RoundTimes(self._phases, self._begins, self._calls[:])
-        self._calls.clear()
+        begins.append(perf_counter())
+        times = RoundTimes(phases[1:], begins[:], calls[:])
         for tell in self._keepers:
             tell(times)
         return is_last
+
+
+def _noting(phases: MutableSequence[str], begins: list[float]) -> Callable[[str], None]:
+    """A function that is called a dozen times a round: it holds what it needs and no object."""
+    note, note_time = phases.append, begins.append
+
+    def enter(name: str) -> None:
+        note(name)
+        note_time(perf_counter())
+
+    return enter

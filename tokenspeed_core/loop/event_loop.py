@@ -9,7 +9,7 @@ before the reply it was waited for. `round` is that order; the phases are below 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 
 from tokenspeed_core.errors import EngineError
 from tokenspeed_core.loop.admission import Admission
@@ -68,7 +68,8 @@ class EventLoop:
         self.in_flight: deque[InFlight] = deque()
         self.ledger = CacheLedger(parts.ranks.replica)
         self.last_round = Round(0)
-        self.phase = "start"
+        self.phases: MutableSequence[str] = deque(["start"], maxlen=1)  # the last one is now
+        self._enter: Callable[[str], None] = self.phases.append
         self._parts = parts
         self._hooks = parts.hooks
         self._plane = parts.data_plane
@@ -114,7 +115,7 @@ class EventLoop:
                 pass
         except Exception as error:
             rank, number = self._parts.ranks.rank, self.last_round.number
-            error.add_note(f"in rank {rank}, round {number}, phase {self.phase}")
+            error.add_note(f"in rank {rank}, round {number}, phase {self.phases[-1]}")
             raise
 
     def round(self, stop_requested: bool = False) -> bool:
@@ -142,7 +143,7 @@ class EventLoop:
 
     def _receive(self, round: Round, stop_requested: bool) -> Relayed:
         """The replica's messages; only its first member reads the frontend, and waits if idle."""
-        self.phase = "receive"
+        self._enter("receive")
         received: Sequence[Message] = ()
         frontend = self._parts.frontend
         if frontend is not None:
@@ -182,7 +183,7 @@ class EventLoop:
 
     def _admit(self, round: Round, messages: Sequence[Told]) -> None:
         """Take messages in order; a control acts after the requests that came before it."""
-        self.phase = "admit"
+        self._enter("admit")
         self._admission.take_kept_back(round)
         for message in messages:
             if isinstance(message, AddRequest):
@@ -206,7 +207,7 @@ class EventLoop:
 
     def _change_pause(self) -> None:
         """What a pause cancels ends in this round, ahead of its reply; then what may run again."""
-        self.phase = "pause"
+        self._enter("pause")
         if self.controls.take_abort_all():
             for request_id in self.table.ids():
                 self.requests.abort(request_id, PAUSE_ABORT)
@@ -218,12 +219,12 @@ class EventLoop:
     # --- gate and storage tick ---------------------------------------------------------------
 
     def _gate(self, round: Round) -> None:
-        self.phase = "gate"
+        self._enter("gate")
         self.gate.run(round)
 
     def _advance_head(self, round: Round) -> None:
         """The tick and the acknowledgments, at the head so that this round's plan sees them."""
-        self.phase = "storage"
+        self._enter("storage")
         round.frozen = self.controls.forwards_blocked
         tick = self._tick(round)
         done = []
@@ -244,7 +245,7 @@ class EventLoop:
     # --- plan, dispatch, commit --------------------------------------------------------------
 
     def _plan(self, round: Round) -> Plan:
-        self.phase = "plan"
+        self._enter("plan")
         plan = round.plan = self.scheduler.plan()
         self._did_nothing = not (plan.needs_device or plan.storage)
         if self._hooks.planned is not None:
@@ -265,7 +266,7 @@ class EventLoop:
         if batch is None:
             self._dispatch_nothing(round, plan, others_forward=others_forward)
             return
-        self.phase = "dispatch"
+        self._enter("dispatch")
         dispatch = Dispatch(table=round.table)
         rows = self._gatherer.gather(batch)
         if plan.operations:
@@ -304,7 +305,7 @@ class EventLoop:
         """Learn what every data-parallel rank does; True if others forward and this one not."""
         if self._in_step is None:
             return False
-        self.phase = "step"
+        self._enter("step")
         found = self._in_step.exchange(batch, stop=self._is_stopping)
         round.table = found.table
         self._is_stopping = found.stop
@@ -315,7 +316,7 @@ class EventLoop:
         return self._parts.settings.in_flight_depth if round.batch is not None else 0
 
     def _commit_down_to(self, depth: int, round: Round) -> None:
-        self.phase = "commit"
+        self._enter("commit")
         while len(self.in_flight) > depth:
             flight = self.in_flight.popleft()
             result = self._sampled(self._plane.complete(flight.pending))
@@ -348,7 +349,7 @@ class EventLoop:
         self._parts.sleep(FROZEN_SLEEP_S)
 
     def _poll_events(self, round: Round) -> None:
-        self.phase = "events"
+        self._enter("events")
         if self._hooks.poll_events is not None:
             events = self._hooks.poll_events(round)
             if events:
@@ -358,7 +359,7 @@ class EventLoop:
 
     def _drain(self, round: Round) -> None:
         """What leaves the rank, after the round's last change to the scheduler."""
-        self.phase = "drain"
+        self._enter("drain")
         events = self.scheduler.drain_events()
         if self._hooks.scheduler_events is not None:
             round.scheduler_events = events
