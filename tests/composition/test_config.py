@@ -286,5 +286,5 @@ def test_help_is_shown_for_every_flag() -> None:
     parser = argparse.ArgumentParser()
     add_table_flags(parser, Nested, table="nested", prefix="nested_")
     text = parser.format_help()
-    assert "how 100% fast (slow, fast)" in text
+    assert "how 100% fast (slow, fast; slow by itself)" in text
     assert "--nested-weights" not in text
