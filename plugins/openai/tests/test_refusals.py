@@ -71,6 +71,8 @@ def test_a_completion_that_cannot_be(site: Any, changes: dict[str, Any], param: 
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
+        ({"messages": [{"role": "user", "text": "hi"}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant"}, {"role": "tool"}]}, "messages[1].content"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"content": "hi"}]}, "messages[0].role"),

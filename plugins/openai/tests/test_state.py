@@ -148,7 +148,9 @@ def test_without_an_admin_key_nobody_operates(site: Any) -> None:
     """A server without an admin key refuses every control operation."""
     for key in (None, "x"):
         answer = site.post("/engine/pause", {}, key)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_admin_key")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (403, "no_admin_key")
+        assert "--admin-key" in error["message"]
 
 
 def test_no_answer_tells_a_key(start: Any) -> None:

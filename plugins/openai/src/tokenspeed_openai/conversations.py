@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tokenspeed_openai.errors import invalid
 from tokenspeed_openai.requests import ChatMessage, Tool, ToolCall
 from tokenspeed_openai.texts import Prompt, Texts
 
@@ -40,7 +41,7 @@ async def conversation_prompt(
     body's own."""
     own = body.chat_template_kwargs if variables is None else variables
     return await texts.encode_chat(
-        [_message(each) for each in body.messages or ()],
+        [_message(each, place=f"messages[{at}]") for at, each in enumerate(body.messages or ())],
         add_generation_prompt=body.add_generation_prompt is not False,
         variables={"tools": _tools(body), **(own or {})},
     )
@@ -57,8 +58,11 @@ def _tools(body: Conversation) -> list[Any] | None:
     ]
 
 
-def _message(message: ChatMessage) -> dict[str, Any]:
+def _message(message: ChatMessage, *, place: str) -> dict[str, Any]:
     content = message.content
+    if content is None and message.role != "assistant":
+        field = f"{place}.content"
+        raise invalid(f"{field} is missing; only an assistant may have said nothing", field)
     text = content if isinstance(content, str) else "".join(part.text for part in content or ())
     # Templates were written before OpenAI renamed the role.
     role = "system" if message.role == "developer" else message.role

@@ -43,8 +43,8 @@ class Keys:
             if admin_key is None:
                 raise ApiError(
                     403,
-                    "Control operations are switched off: this server was started without an "
-                    "admin_key",
+                    "Control operations are switched off: this server has no admin_key; start it "
+                    "with --admin-key KEY or with TOKENSPEED_KEY set",
                     code="no_admin_key",
                 )
             _need(request, admin_key)
