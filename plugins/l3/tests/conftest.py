@@ -3,6 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +34,10 @@ from tokenspeed_core.testing import (
 from tokenspeed_hookspecs import ControlReply, ControlRequest
 from tokenspeed_l3.plugin import L3
 from tokenspeed_l3.store import Store
+from tokenspeed_l3.stores.resp import Connection, ReplyError, Server
 from tokenspeed_l3.testing import ScriptedStore
 
-LIMIT_S = 20.0
+LIMIT_S, START_S = 20.0, 60.0
 # The limits of the acceptance scenarios: small, and nothing ends by time.
 LIMITS: Mapping[str, Any] = {
     "store": "memory:of-a-test",
@@ -160,6 +168,81 @@ class Deployments:
             for store in each.stores:
                 store.open()
             each.world.close()
+
+
+@define
+class RedisProcess:
+    """A server of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "s")
+
+    def start(self) -> None:
+        """Run it and wait until it answers."""
+        command = ["redis-server", "--unixsocket", self.path, "--port", "0", "--save", ""]
+        command += ["--dir", str(self.folder)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _until_no_error(self._ask)
+
+    def send(self, what: int) -> None:
+        """Send it a signal; a dead one is waited for."""
+        assert self.process is not None
+        self.process.send_signal(what)
+        if what == signal.SIGKILL:
+            self.process.wait()
+
+    def _ask(self) -> None:
+        connection = Connection(Server(path=self.path))
+        connection.open()
+        connection.ask([b"PING"])
+        connection.close()
+
+
+def _until_no_error(call: Callable[[], object]) -> None:
+    """Wait until a server answers."""
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            call()
+        except (OSError, ReplyError):
+            assert time.monotonic() < end, "the server did not start"
+            time.sleep(0.02)
+        else:
+            return
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisProcess]:
+    """A server that a test may do anything with."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("no redis-server here")
+    found = RedisProcess(tmp_path)
+    found.start()
+    yield found
+    found.send(signal.SIGKILL)
+
+
+@pytest.fixture
+def in_s3(tmp_path: Path) -> Iterator[str]:
+    """The address of a bucket of its own, in a server of its own."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("rclone", path=path)
+    if program is None or not importlib.util.find_spec("obstore"):
+        pytest.skip("no rclone or no obstore here; the extra `test` brings both")
+    (tmp_path / "bucket").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [program, "serve", "s3", "--auth-key", "who,secret", f"--addr={place}"]
+    with subprocess.Popen([*command, str(tmp_path)], stderr=subprocess.DEVNULL) as process:
+        host, _, port = place.partition(":")
+        _until_no_error(lambda: socket.create_connection((host, int(port))).close())
+        keys = "access_key_id=who&secret_access_key=secret"
+        yield f"s3://bucket/kv?endpoint=http://{place}&region=us-east-1&{keys}"
+        process.kill()
 
 
 def zmq_meshes(size: int, folder: Path) -> list[Mesh]:

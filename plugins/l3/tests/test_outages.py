@@ -11,9 +11,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from attrs import define, evolve, field
+from attrs import define, evolve
 
 from tokenspeed_core.testing.messages import request
 from tokenspeed_core.testing.tiny_model import tiny_model
@@ -23,11 +24,9 @@ from tokenspeed_l3.executor import Executor
 from tokenspeed_l3.health import HealthState
 from tokenspeed_l3.jobs import PUT
 from tokenspeed_l3.plugin import L3
-from tokenspeed_l3.stores.resp import Connection, ReplyError, Server
 
 LIMIT_S = 100.0
 NOBODY = 65534
-PROGRAM = shutil.which("redis-server")
 MODEL = tiny_model()
 
 
@@ -41,59 +40,14 @@ class Place:
     is_full: bool = False
 
 
-@define
-class RedisProcess:
-    """A server of its own."""
-
-    folder: Path
-    process: subprocess.Popen[bytes] | None = field(init=False, default=None)
-
-    @property
-    def path(self) -> str:
-        return str(self.folder / "s")
-
-    def start(self) -> None:
-        """Run it and wait until it answers."""
-        command = [str(PROGRAM), "--unixsocket", self.path, "--port", "0", "--save", ""]
-        command += ["--dir", str(self.folder)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        end = time.monotonic() + LIMIT_S
-        while True:
-            with contextlib.suppress(OSError, ReplyError):
-                connection = Connection(Server(path=self.path))
-                connection.open()
-                connection.close()
-                return
-            assert time.monotonic() < end, "redis-server did not start"
-            time.sleep(0.01)
-
-    def send(self, what: int) -> None:
-        """Send it a signal; a dead one is waited for."""
-        assert self.process is not None
-        self.process.send_signal(what)
-        if what == signal.SIGKILL:
-            self.process.wait()
-
-
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisProcess]:
-    """A server that a test may do anything with."""
-    if PROGRAM is None:
-        pytest.skip("no redis-server here")
-    found = RedisProcess(tmp_path)
-    found.start()
-    yield found
-    found.send(signal.SIGKILL)
-
-
-@pytest.fixture
-def killed(redis: RedisProcess) -> Place:
+def killed(redis: Any) -> Place:
     """Redis is killed, and begun anew with nothing in it."""
     return Place(f"redis:{redis.path}", lambda: redis.send(signal.SIGKILL), redis.start)
 
 
 @pytest.fixture
-def hung(redis: RedisProcess) -> Place:
+def hung(redis: Any) -> Place:
     """Redis stands still, and goes on with what it had."""
     return Place(
         f"redis:{redis.path}?timeout=200ms",

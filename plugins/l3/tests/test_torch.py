@@ -6,11 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tokenspeed_core.ranks.topology import Topology
-from tokenspeed_core.testing import Stream, request
+from tokenspeed_core.testing import Stream
+from tokenspeed_core.testing.messages import request as message
 from tokenspeed_core.testing.tiny_model import tiny_model
 from tokenspeed_core.testing.torch_engine import TorchSetup
 from tokenspeed_core.testing.torch_world import TorchWorld
@@ -34,7 +36,7 @@ def settle(world: TorchWorld) -> None:
         assert time.monotonic() < end
 
 
-def run(folder: Path, topology: Topology, *names: str, **options: object) -> Sequence[Stream]:
+def run(store: str, topology: Topology, *names: str, **options: object) -> Sequence[Stream]:
     """An engine from its start to its end: the same prompt for each name, one after the other."""
     setup = TorchSetup(
         model=tiny_model(),
@@ -42,12 +44,12 @@ def run(folder: Path, topology: Topology, *names: str, **options: object) -> Seq
         engine={"tp": topology.tp, "pp": topology.pp},
         scheduler={"host_pages": 64},
         plugins=("l3",),
-        tables={"l3": {"store": f"file:{folder}", "min_prefetch_tokens": 1, **options}},
+        tables={"l3": {"store": store, "min_prefetch_tokens": 1, **options}},
     )
     streams = []
     with TorchWorld(topology, setup) as world:
         for name in names:
-            wanted = request(name, PROMPT, budget=6, temperature=0.0, logprobs=LogprobOptions())
+            wanted = message(name, PROMPT, budget=6, temperature=0.0, logprobs=LogprobOptions())
             streams += world.generate([wanted])
             settle(world)
     return streams
@@ -58,8 +60,33 @@ def test_a_model_goes_on_behind_pages_of_the_store_as_behind_its_own(
     tmp_path: Path, topology: Topology
 ) -> None:
     """The reference is a hit on the device, behind as many cached tokens."""
-    first, hit = run(tmp_path, topology, "first", "hit")
-    (stored,) = run(tmp_path, topology, "stored")
+    goes_on_alike(f"file:{tmp_path}", topology)
+
+
+@pytest.fixture
+def in_memory() -> str:
+    """A store in this process."""
+    return "memory:of-a-model"
+
+
+@pytest.fixture
+def in_redis(redis: Any) -> str:
+    """A store in a server of its own."""
+    return f"redis:{redis.path}"
+
+
+@pytest.mark.parametrize("place", ["in_memory", "in_redis", "in_s3"])
+def test_a_model_goes_on_behind_pages_of_every_store(
+    place: str, request: pytest.FixtureRequest
+) -> None:
+    """What holds for files holds for each."""
+    goes_on_alike(request.getfixturevalue(place), Topology())
+
+
+def goes_on_alike(store: str, topology: Topology) -> None:
+    """Ask, ask again, and ask a new engine on the same store."""
+    first, hit = run(store, topology, "first", "hit")
+    (stored,) = run(store, topology, "stored")
     assert [each.chunks[-1].cached_tokens for each in (first, hit, stored)] == [0, 96, 96]
     assert first.tokens == hit.tokens == stored.tokens
     assert stored.logprobs == hit.logprobs
@@ -71,7 +98,7 @@ def test_a_model_goes_on_behind_pages_of_the_store_as_behind_its_own(
 
 def test_another_checkpoint_finds_nothing(tmp_path: Path) -> None:
     """The namespace has a fingerprint of the weights that were loaded."""
-    run(tmp_path, Topology(), "first")
+    run(f"file:{tmp_path}", Topology(), "first")
     setup = TorchSetup(
         model=tiny_model(seed=1),
         scheduler={"host_pages": 64},
@@ -79,5 +106,5 @@ def test_another_checkpoint_finds_nothing(tmp_path: Path) -> None:
         tables={"l3": {"store": f"file:{tmp_path}", "min_prefetch_tokens": 1}},
     )
     with TorchWorld(Topology(), setup) as world:
-        (stream,) = world.generate([request("other", PROMPT, budget=2)])
+        (stream,) = world.generate([message("other", PROMPT, budget=2)])
     assert stream.chunks[-1].cached_tokens == 0
