@@ -96,7 +96,8 @@ class Site:
     def engine(self, setup: EngineSetup | None = None, **options: Any) -> EngineFixture:
         """An engine with the plugin and these options."""
         table = {"kv_events": {**self.addresses, **options}}
-        setup = evolve(setup or EngineSetup(), plugins=(KvEvents,), tables=table)
+        setup = setup or EngineSetup()
+        setup = evolve(setup, plugins=(*setup.plugins, KvEvents), tables=table)
         self.engines.append(EngineFixture(setup))
         return self.engines[-1]
 
@@ -115,6 +116,8 @@ class Site:
             engine.rank.stop()
         for socket in self.sockets:
             socket.close(0)
+        self.engines.clear()
+        self.sockets.clear()
 
 
 @pytest.fixture(scope="session")

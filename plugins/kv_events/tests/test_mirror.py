@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tokenspeed_core.testing import EngineFixture, EngineSetup, ManualFrontend, 
 from tokenspeed_hookspecs import ControlRequest, Plugin, Round, SchedulerSettings, hookimpl
 from tokenspeed_kv_events.translation import Translation
 
+PATIENCE_MS = 1000
 BATCHES, SEEDS_A_BATCH = 4, int(os.environ.get("TOKENSPEED_EVENT_SEEDS", "60")) // 4
 
 
@@ -127,6 +129,45 @@ class Run:
             assert found >= expected if has_host else found == expected, (prompt, found, expected)
 
 
+@define
+class Follower:
+    """Reads live batches, replays what it misses, and forgets everything when it starts again."""
+
+    reader: Any
+    new_mirror: Callable[[], Any]
+    mirror: Any
+    next: int = 0
+    num_replayed: int = 0
+
+    def start_again(self) -> None:
+        """With an empty index, from the first batch that is kept."""
+        self.mirror, self.next = self.new_mirror(), 0
+        self.replay()
+
+    def replay(self) -> None:
+        """Take what is kept from the next number on."""
+        for number, batch in self.reader.replay(self.next):
+            assert number == self.next
+            self.take(batch)
+            self.num_replayed += 1
+
+    def take(self, batch: Any) -> None:
+        self.mirror.take(batch[1])
+        self.next += 1
+
+    def follow(self, num_batches: int) -> None:
+        """Take so many, and the engine's first, which tells of none; some are on their way."""
+        while self.next <= num_batches:
+            if not self.reader.sub.poll(PATIENCE_MS):
+                self.replay()
+                continue
+            ((number, batch),) = self.reader.receive()
+            if number > self.next:
+                self.replay()
+            elif number == self.next:
+                self.take(batch)
+
+
 def setup_of(rng: random.Random) -> EngineSetup:
     """A small engine of some kind."""
     tiers = rng.choice(list(Tiers))
@@ -140,13 +181,13 @@ def setup_of(rng: random.Random) -> EngineSetup:
     return EngineSetup(depth=rng.choice([0, 1]), tiers=tiers, scheduler=scheduler)
 
 
-def run_of(seed: int, mirror: Any) -> Run:
-    """The engine of a seed, before any traffic."""
+def run_of(seed: int, mirror: Any, *, site: Any = None) -> Run:
+    """The engine of a seed, before any traffic; on a site it publishes."""
     rng = random.Random(seed)
     setup = evolve(setup_of(rng), plugins=(Recorder,), frontend=ManualFrontend())
-    engine = EngineFixture(setup)
-    (recorder,) = (each.instance for each in engine.rank.plugins)
-    assert isinstance(recorder, Recorder)
+    engine = EngineFixture(setup) if site is None else site.engine(setup, partial_blocks=True)
+    plugins = [each.instance for each in engine.rank.plugins]
+    (recorder,) = (each for each in plugins if isinstance(each, Recorder))
     return Run(engine, recorder, mirror, rng=rng)
 
 
@@ -186,3 +227,27 @@ def test_a_reader_that_loses_batches_and_replays_them_ends_up_right(mirror: Any)
                 late.take(missing)
             expected = number + 1
         assert late.blocks == run.mirror.blocks, f"seed {seed}"
+
+
+def test_a_reader_that_starts_again_replays_to_what_a_steady_one_knows(
+    site: Any, mirror: Any
+) -> None:
+    """Over the sockets: after random rounds it reads on, lags, or starts again with nothing."""
+    num_replayed = 0
+    for seed in range(SEEDS_A_BATCH // 2):
+        run = run_of(seed, type(mirror)(), site=site)
+        follower = Follower(site.reader(), type(mirror), type(mirror)())
+        for _ in range(6):
+            run.traffic()
+            choice = run.rng.choice(["reads", "lags", "starts again"])
+            if choice == "starts again":
+                follower.start_again()
+            if choice != "lags":
+                follower.follow(len(run.recorder.batches))
+        run.settle()
+        follower.follow(len(run.recorder.batches))
+        assert follower.mirror.blocks == run.mirror.blocks, f"seed {seed}: {run.engine.setup}"
+        run.check()
+        num_replayed += follower.num_replayed
+        site.close()
+    assert num_replayed
