@@ -241,7 +241,21 @@ def test_a_tool_may_be_called(formed: Any, stream: bool) -> None:
     assert _called(events) == ([("add", '{"a":2}')], "tool_calls")
     assert _text(events) == "Let <me> see. "
     tag = formed.client.sent[-1].features["structural_tag"]
-    assert tag["triggers"] == ["<tool_call>"]
+    assert tag["format"]["triggers"] == ["<tool_call>"]
+
+
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_calls_that_may_not_be_parallel(formed: Any, parallel: bool | None) -> None:
+    """Then the plugin is asked for one call at most."""
+    wishes = {} if parallel is None else {"parallel_tool_calls": parallel}
+    is_single = parallel is False
+    _chat(formed, tools=TOOLS, tool_choice="required", **wishes)
+    assert formed.client.sent[-1].features["json_schema"].get("maxItems") == (
+        1 if is_single else None
+    )
+    _chat(formed, tools=TOOLS, **wishes)
+    form = formed.client.sent[-1].features["structural_tag"]["format"]
+    assert form.get("stop_after_first", False) is is_single
 
 
 def test_a_tool_need_not_be_called(formed: Any) -> None:

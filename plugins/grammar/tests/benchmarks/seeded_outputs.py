@@ -3,8 +3,7 @@
 
 Every text that ended must parse and be valid; plain requests among them must say what they say in
 an engine without the plugin; depth 0 must give the tokens of depth 1, and so must tensor-parallel
-ranks for some of the requests, all but a few. Then a server is asked for tool calls, which must
-follow their tools.
+ranks for some of the requests, all but a few.
 
     python plugins/grammar/tests/benchmarks/seeded_outputs.py [--model smollm2-135m] [--tp 3]
 """
@@ -14,15 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jsonschema_rs
 from attrs import evolve, frozen
@@ -41,28 +37,6 @@ from tokenspeed_hookspecs import AddRequest
 SCHEMAS = json.loads((Path(__file__).parents[1] / "schemas.json").read_text(encoding="utf-8"))
 PLAIN_EVERY, BUDGET = 10, 160
 EDGES = 0.05
-CITY = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 30}, "at": {"$ref": "#/$defs/point"}},
-    "required": ["name", "at"],
-    "additionalProperties": False,
-    "$defs": {
-        "point": {
-            "type": "array",
-            "prefixItems": [{"type": "integer", "minimum": -90, "maximum": 90}] * 2,
-            "items": False,
-            "minItems": 2,
-        }
-    },
-}
-NOTE = {
-    "type": "object",
-    "properties": {"text": {"type": "string", "maxLength": 40}, "due": {"format": "date"}},
-    "required": ["text"],
-    "additionalProperties": False,
-}
-NOTE["properties"]["due"]["type"] = "string"  # type: ignore[index]  # a mapping of mappings
-TOOLS = {"find_city": CITY, "write_note": NOTE}
 
 
 @frozen
@@ -166,66 +140,6 @@ def check_engines(texts: Texts, model: str, *, threads: int, tp: int) -> int:
     return wrong
 
 
-def check_tools(model: str, count: int) -> int:
-    """Ask a server for tool calls; how many do not follow their tool."""
-    command = [sys.executable, "-m", "tokenspeed_core", "serve", model, "--port", "0"]
-    # Nobody reads what it would log.
-    command += ["--plugins", "grammar", "--without", "batch_log,finish_line"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    assert server.stderr is not None
-    try:
-        url = _served_at(server.stderr)
-        wrong = sum(not _is_good_call(url, model, seed) for seed in range(count))
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
-    tell(f"tool calls over HTTP that do not follow their tool: {wrong} of {count}")
-    return wrong
-
-
-def _served_at(lines: IO[str]) -> str:
-    for line in lines:
-        if line.startswith("try: "):
-            return line[line.index("http") :].split("/v1")[0]
-    raise AssertionError("the server ended before it said where it listens")
-
-
-def _is_good_call(url: str, model: str, seed: int) -> bool:
-    tools = [
-        {"type": "function", "function": {"name": name, "parameters": schema}}
-        for name, schema in TOOLS.items()
-    ]
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": f"Find a city or write a note ({seed})."}],
-        "tools": tools,
-        "tool_choice": "required",
-        "temperature": 1.0,
-        "seed": seed,
-        "max_tokens": 200,
-    }
-    asked = urllib.request.Request(
-        f"{url}/v1/chat/completions",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(asked, timeout=300) as answer:
-        (choice,) = json.load(answer)["choices"]
-    if choice["finish_reason"] == "length":
-        tell(f"tool call {seed}: cut by its budget")
-        return True
-    calls = choice["message"].get("tool_calls") or []
-    told = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
-    tell(f"tool call {seed}: {', '.join(told)}")
-    for call in calls:
-        schema = TOOLS[call["function"]["name"]]
-        checker = jsonschema_rs.validator_for(schema, validate_formats=True)
-        if not checker.is_valid(json.loads(call["function"]["arguments"])):
-            tell(f"WRONG: {call}")
-            return False
-    return bool(calls)
-
-
 def main() -> None:
     """Run everything; the status is 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -233,13 +147,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=223, help="every tenth is plain")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--tp", type=int, default=3, help="ranks; the heads must divide by them")
-    parser.add_argument("--calls", type=int, default=10, help="tool calls; 0 starts no server")
     given = parser.parse_args()
     texts = Texts(load_tokenizer(resolve_model(given.model, Silent()).path), given.requests)
-    wrong = check_engines(texts, given.model, threads=given.threads, tp=given.tp)
-    if given.calls:
-        wrong += check_tools(given.model, given.calls)
-    sys.exit(wrong > 0)
+    sys.exit(check_engines(texts, given.model, threads=given.threads, tp=given.tp) > 0)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def tool_use(body: ChatRequest, features: frozenset[str]) -> ToolUse | None:
         if choice not in (None, "none"):
             raise invalid("tool_choice needs tools", "tool_choice")
         return None
+    is_single = body.parallel_tool_calls is False
     functions = {tool.function.name: tool for tool in body.tools}
     if isinstance(choice, Tool):
         tool = functions.get(choice.function.name)
@@ -57,9 +58,12 @@ def tool_use(body: ChatRequest, features: frozenset[str]) -> ToolUse | None:
         return ToolUse({JSON_FEATURE: _schema(tool)}, lambda: _NamedReader(name))
     if choice == "required":
         _need(JSON_FEATURE, features)
-        return ToolUse({JSON_FEATURE: _list_of_calls(body.tools)}, _ListReader)
+        calls = _list_of_calls(body.tools)
+        if is_single:
+            calls["maxItems"] = 1
+        return ToolUse({JSON_FEATURE: calls}, _ListReader)
     _need(TAG_FEATURE, features)
-    return ToolUse({TAG_FEATURE: _tag(body.tools)}, _TagReader)
+    return ToolUse({TAG_FEATURE: _tag(body.tools, is_single=is_single)}, _TagReader)
 
 
 def _need(feature: str, features: frozenset[str]) -> None:
@@ -107,12 +111,14 @@ def _list_of_calls(tools: Sequence[Tool]) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
 
 
-def _tag(tools: Sequence[Tool]) -> dict[str, Any]:
-    structures = [
-        {"begin": f"{OPENING}\n", "schema": _call_schema(tool), "end": f"\n{CLOSING}"}
-        for tool in tools
+def _tag(tools: Sequence[Tool], *, is_single: bool) -> dict[str, Any]:
+    contents = [{"type": "json_schema", "json_schema": _call_schema(tool)} for tool in tools]
+    tags = [
+        {"type": "tag", "begin": f"{OPENING}\n", "content": content, "end": f"\n{CLOSING}"}
+        for content in contents
     ]
-    return {"structures": structures, "triggers": [OPENING]}
+    form = {"type": "triggered_tags", "triggers": [OPENING], "tags": tags}
+    return {"format": {**form, "stop_after_first": True} if is_single else form}
 
 
 class _Call(msgspec.Struct):
