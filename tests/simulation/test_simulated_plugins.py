@@ -165,6 +165,31 @@ class Mixed(Shouting):
         return super().wants(request) or bool(self.loud)
 
 
+class Stale(Megaphone):
+    """What it kept of an engine's requests spoils those of the next engine."""
+
+    @hookimpl
+    def extend_data_plane(self, plane: DataPlane) -> Sequence[DataPlaneExtension]:
+        return [Kept(self.engine.ranks.rank)]
+
+
+class Kept(Shouting):
+    """Prompts that a rank of this number admitted, whichever engine it was of."""
+
+    prompts: ClassVar[set[tuple[int, ...]]] = set()
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def wants(self, request: AdmittedRequest) -> bool:
+        """Whether the prompt was there before."""
+        prompt = (self.rank, *request.prompt_ids)
+        was_there = prompt in self.prompts
+        self.prompts.add(prompt)
+        return was_there
+
+
 class OwnClock(Megaphone):
     """Decides by the time of its rank."""
 
@@ -186,6 +211,7 @@ class Forgetful(Megaphone):
 
 FAULTY: Mapping[type[Plugin], str] = {
     Overheard: "expected|does not begin",
+    Stale: "expected|does not begin",
     OwnClock: r"of ranks \d and \d",
     Forgetful: "still at work",
 }
@@ -235,6 +261,14 @@ class Keeper(Plugin):
             allow_forward=not round.frozen,
             allow_storage=False,
         )
+
+
+def test_some_plans_begin_where_others_ended() -> None:
+    """With plugins some engines come after others, and the plan says so."""
+    plans = [Plan.of(seed, guests(Keeper)) for seed in SEEDS]
+    assert {plan.is_restart for plan in plans} == {True, False}
+    assert [("after engines" in str(plan)) for plan in plans] == [p.is_restart for p in plans]
+    assert not any(Plan.of(seed).is_restart for seed in SEEDS)
 
 
 def test_settings_are_drawn_that_a_plugin_takes() -> None:

@@ -44,6 +44,7 @@ RETRACTION = {"snapshot_pages": (65,), "max_retracted": (8,), "force_retraction_
 TIERS: Sequence[Mapping[str, tuple[int, ...]]] = ({}, {}, HOST, RETRACTION, {**HOST, **RETRACTION})
 NO_GUESTS = Guests()
 MOST_DRAWS = 60
+RESTARTS = 0.4
 
 
 @frozen
@@ -116,6 +117,7 @@ class Plan:
     faults: Sequence[Fault] = ()
     is_watched: bool = field(default=True)  # a plugin records and compares cache events
     guests: Guests = NO_GUESTS
+    is_restart: bool = False  # other engines had the same requests, and left what guests keep
 
     @classmethod
     def of(cls, seed: int, guests: Guests = NO_GUESTS) -> Plan:
@@ -167,6 +169,7 @@ class Plan:
             f"{self.sliding_window}, stream interval {self.stream_interval}",
             f"  scheduler {dict(self.scheduler)}",
             *(f"  plugin {each}" for each in self.guests.shown),
+            *(["  after engines that had these requests"] if self.is_restart else []),
         ]
         for each in self.arrivals:
             length, sampling = len(each.message.prompt_ids), each.message.sampling
@@ -204,7 +207,8 @@ def _welcoming(plan: Plan, guests: Guests) -> Plan:
     """The plan with guests, some requests for them, and settings that they take."""
     rng = random.Random(f"{plan.seed} guests")
     arrivals = [each.featuring(guests.feature_of(rng)) for each in plan.arrivals]
-    plan = evolve(plan, arrivals=arrivals, guests=guests)
+    is_restart = rng.random() < RESTARTS
+    plan = evolve(plan, arrivals=arrivals, guests=guests, is_restart=is_restart)
     resolved: dict[bool, Resolved] = {}
     for _ in range(MOST_DRAWS):
         setup, is_watched = plan.setup, plan.is_watched

@@ -11,7 +11,7 @@ from tokenspeed_core.testing.simulation.faults import HARMS, Fault
 from tokenspeed_core.testing.simulation.guests import Guests
 from tokenspeed_core.testing.simulation.judging import Answer, Wanted, answered, judge
 from tokenspeed_core.testing.simulation.plan import NO_GUESTS, Plan
-from tokenspeed_core.testing.simulation.variations import of_guests
+from tokenspeed_core.testing.simulation.variations import of_guests, plain
 from tokenspeed_core.testing.simulation.world import World
 
 
@@ -36,15 +36,21 @@ def simulate(plan: Plan) -> Outcome:
     """Run a plan. SimulationError: something does not hold that must."""
     try:
         wanted = _answers_alone(plan)
-        world = World(plan)
-        try:
-            world.play()
-            judge(world, wanted)
-        finally:
-            world.close()
+        if plan.is_restart:
+            _played(plain(plan), wanted)
+        return _outcome(_played(plan, wanted))
     except Exception as error:
         raise SimulationError(f"{type(error).__name__}: {error}\n{plan}") from error
-    return _outcome(world)
+
+
+def _played(plan: Plan, wanted: Mapping[str, Wanted]) -> World:
+    world = World(plan)
+    try:
+        world.play()
+        judge(world, wanted)
+    finally:
+        world.close()
+    return world
 
 
 def _answers_alone(plan: Plan) -> Mapping[str, Wanted]:
