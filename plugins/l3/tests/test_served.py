@@ -67,7 +67,7 @@ class Server:
 def serving(folder: Path) -> Iterator[Server]:
     """A server on a file store, from its start to its orderly end."""
     command = [sys.executable, "-m", "tokenspeed_core", "serve", MODEL, "--port", "0", "--json"]
-    command += ["--num-pages", "65", "--host-cache", "64MiB", "--plugins", "metrics"]
+    command += ["--num-pages=65", "--page-size=16", "--host-cache=64MiB", "--plugins=metrics"]
     command += ["--l3", f"file:{folder}", "--l3-wait-timeout-s", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
