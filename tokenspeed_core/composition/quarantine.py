@@ -9,7 +9,7 @@ from collections.abc import Callable
 from attrs import define, field
 
 from tokenspeed_core.composition.instruments import NoInstruments
-from tokenspeed_core.composition.participant_calls import Function, Implementations
+from tokenspeed_core.composition.participant_calls import Implementations
 from tokenspeed_hookspecs import Instruments, Round
 
 TOLERATED = 3
@@ -22,11 +22,9 @@ class Quarantine:
     log: logging.Logger
     instruments: Instruments = field(factory=NoInstruments)
     errors: dict[str, int] = field(factory=dict)
-    _watching: dict[str, tuple[Function, ...]] = field(factory=dict)
     _streaks: dict[tuple[str, str], int] = field(factory=dict)
     _failed_now: set[str] = field(factory=set)
     _dropped: set[str] = field(factory=set)
-    _names: dict[Function, str] = field(factory=dict)
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -35,21 +33,40 @@ class Quarantine:
 
     def watch(self, found: Implementations) -> Callable[[Round], None]:
         """Return one call for a hook's observers; it never raises."""
-        hook, watching, streaks = found.hook, self._watching, self._streaks
-        watching[hook] = found.functions
-        names = dict(zip(found.functions, found.plugins, strict=True))
+        if len(found.functions) == 1:
+            return self._watch_one(found)
+        hook, streaks, dropped = found.hook, self._streaks, self._dropped
+        named = tuple(zip(found.plugins, found.functions, strict=True))
 
         def call(round: Round) -> None:
-            for function in watching[hook]:
+            for plugin, function in named:
+                if dropped and plugin in dropped:
+                    continue
                 try:
                     function(round)
                 except Exception as cause:  # the failure policy of observers is owned here
                     self.log.debug("observer failed", exc_info=True)
-                    self.failed(names[function], hook, cause=cause)
+                    self.failed(plugin, hook, cause=cause)
             if streaks:
                 self.settle(hook)
 
-        self._names.update(names)
+        return call
+
+    def _watch_one(self, found: Implementations) -> Callable[[Round], None]:
+        hook, streaks, dropped = found.hook, self._streaks, self._dropped
+        (plugin,), (function,) = found.plugins, found.functions
+
+        def call(round: Round) -> None:
+            if dropped and plugin in dropped:
+                return
+            try:
+                function(round)
+            except Exception as cause:  # the failure policy of observers is owned here
+                self.log.debug("observer failed", exc_info=True)
+                self.failed(plugin, hook, cause=cause)
+            if streaks:
+                self.settle(hook)
+
         return call
 
     def failed(self, plugin: str, hook: str, *, cause: Exception) -> None:
@@ -74,8 +91,6 @@ class Quarantine:
 
     def _drop(self, plugin: str, hook: str) -> None:
         self._dropped.add(plugin)
-        for each, watchers in self._watching.items():
-            self._watching[each] = tuple(f for f in watchers if self._names[f] != plugin)
         self.log.error(
             "observer %r is switched off: %d failures in a row in hook %s", plugin, TOLERATED, hook
         )

@@ -62,7 +62,9 @@ class Relay:
         """Give the owner's stop flag, clock and messages to all; `reports` is None without a
         reporter."""
         if self._replica.size == 1:
-            own = {name: (report,) for name, report in reports.items()} if reports else {}
+            own: dict[str, Sequence[bytes]] = {}
+            for name, report in reports.items() if reports is not None else ():
+                own[name] = (report,)
             return Relayed(stop, now, received, own)
         is_owner = self._replica.index == 0
         told, payload = _told(stop, received, now=now) if is_owner else ((), b"")
