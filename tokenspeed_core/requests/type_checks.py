@@ -54,9 +54,7 @@ def _one_or_none(kind: type, words: str, *sure: type) -> _Kind:
 
 def _all_are(values: object, kind: type) -> bool:
     """Ask once a type, not once a value: a prompt may be long."""
-    if values.__class__ not in _LISTS and (
-        isinstance(values, str | bytes) or not isinstance(values, Iterable)
-    ):
+    if isinstance(values, str | bytes) or not isinstance(values, list | tuple | Iterable):
         return False
     return all(issubclass(each, kind) for each in set(map(type, values)))
 
@@ -79,7 +77,6 @@ def _are_features(value: object) -> bool:
     return isinstance(value, Mapping) and _all_are(value.keys(), str)
 
 
-_LISTS = frozenset((list, tuple))
 _WHOLE = _one(Integral, "a whole number", int)
 _WHOLE_OR_NONE = _one_or_none(Integral, "a whole number", int)
 _NUMBER = _one(Real, "a number", int, float)
