@@ -86,9 +86,11 @@ def test_plugins_are_reported_as_one_document(run: Run) -> None:
     assert "unknown plugin 'nope'" in json.loads(bad.out)["problems"][0]
 
 
-def test_plugins_are_shown_as_a_table(run: Run) -> None:
-    """The table names each plugin, and each hook names who is called."""
+def test_plugins_are_shown_as_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table names each plugin, each hook whole, and each hook names who is called."""
+    monkeypatch.setenv("COLUMNS", "80")
     ran = run("plugins")
+    assert "request_finished" in ran.out.split()
     assert "batch_log" in ran.out
     assert "committed: batch_log" in ran.out
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 from attrs import frozen
-from rich.table import Table
+from rich.box import SIMPLE_HEAD
+from rich.table import Column, Table
 
 from tokenspeed_core.composition.built_in import built_in
 from tokenspeed_core.composition.discovery import InstalledPlugin, installed
@@ -19,6 +20,7 @@ from tokenspeed_core.composition.selection import Chosen
 from tokenspeed_core.composition.signatures import hook_specs, implementation_options, implemented
 from tokenspeed_core.config import EngineConfig
 
+LONGEST_HOOK = 19  # characters
 LOADED, FAILED, NOT_CHOSEN, SWITCHED_OFF = "loaded", "failed", "not chosen", "switched off"
 
 
@@ -49,11 +51,13 @@ class PluginsReport:
 
     def table(self) -> Table:
         """Return the report as a table for a terminal."""
-        table = Table("plugin", "state", "version", "from", "options", "hooks, or why not")
+        hooks = Column("hooks or why not", min_width=LONGEST_HOOK)
+        table = Table("plugin", "state", "from", "options", hooks, box=SIMPLE_HEAD, pad_edge=False)
         for row in self.plugins:
             options = "\n".join(f"{key} = {value}" for key, value in row.options.items())
-            details = "\n".join(row.reasons) or ", ".join(row.hooks)
-            table.add_row(row.name, row.state, row.version, row.source, options, details)
+            details = "\n".join(row.reasons or row.hooks)
+            source = row.source if row.version in row.source else f"{row.source} {row.version}"
+            table.add_row(row.name, row.state, source, options, details)
         return table
 
 
