@@ -6,8 +6,10 @@
 `native` is the wheel alone: a plan, its fields read once, an answer a row, one advance. `loop` is
 a whole round over the scripted plane: messages, plan, dispatch, commit, outputs. Both take turns in
 one process, so that the ratio means something on a busy machine; so do rounds with and without an
-idle plugin on every phase, and with and without a backlog. What the plugins that observe add is
-measured by `observer_cost.py`.
+idle plugin on every phase, and with and without a backlog. An idle plugin costs no less than as
+many calls of methods that do nothing, made after a round of the loop, whose code and data are then
+what the caches hold: that is a comparison of its own. What the plugins that observe add is measured
+by `observer_cost.py`.
 """
 
 from __future__ import annotations
@@ -181,6 +183,22 @@ def loop_round(
     return rank.loop.round
 
 
+def round_and_bare_calls(rows: int) -> OneRound:
+    """A round without plugins, and then the calls that it would make to an idle one."""
+    one, idle, round = loop_round(rows), object.__new__(Idle), Round(1)
+    calls: list[Callable[[Round], object]] = [
+        *(idle.round_report, idle.storage_tick, idle.planned, idle.dispatch, idle.iteration),
+        *(idle.committed, idle.poll_events, idle.scheduler_events, idle.round_done),
+    ]
+
+    def both() -> None:
+        one()
+        for call in calls:
+            call(round)
+
+    return both
+
+
 def native_round(rows: int) -> OneRound:
     """The same rows on the wheel alone, its events kept by request."""
     scheduler: Any = NativeScheduler(config(rows, depth=1).scheduler.settings()).native
@@ -268,6 +286,15 @@ def measure(rows: Sequence[int], rounds: int) -> list[Cost]:
             f"without and with an idle plugin, {count} rows",
             loop_round(count),
             second=loop_round(count, plugins=[Idle]),
+            rounds=4 * rounds,
+        )
+        for count in (1, 64)
+    ]
+    costs += [
+        take_turns(
+            f"without and with the same calls alone, {count} rows",
+            loop_round(count),
+            second=round_and_bare_calls(count),
             rounds=4 * rounds,
         )
         for count in (1, 64)

@@ -5,7 +5,9 @@
 
 The device does no work, so what is left is the way there and back. A round trip is a request for
 one token, from `generate` to the end of its stream; streaming is 16 requests at once, by the token.
-Both sides take turns in one run, through the same asyncio interface.
+Both sides take turns in one run, through the same asyncio interface. For scale, and for how fast
+the machine is just then: ZMQ alone, a message of the same size there and back between two processes
+and their threads, with nothing around it.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from time import perf_counter
 
+import zmq
+import zmq.asyncio
 from attrs import asdict, frozen
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +38,7 @@ from tokenspeed_core.scheduling.native import NativeScheduler
 from tokenspeed_core.serving.engine_info import engine_info
 from tokenspeed_core.testing import EngineSetup, ScriptedDataPlane, request
 from tokenspeed_core.testing.local_client import LocalClient
+from tokenspeed_core.wire.codec import encode_message
 from tokenspeed_core.wire.frontend import ZmqFrontend
 from tokenspeed_hookspecs import EngineClient as Client
 from tokenspeed_hookspecs import Frontend
@@ -77,13 +82,13 @@ def run_engine(address: str) -> None:
 
 
 @contextmanager
-def engine_process(address: str) -> Iterator[None]:
-    """An engine in a process of its own."""
-    with subprocess.Popen([sys.executable, __file__, "--engine", address]) as engine:
+def other_process(*arguments: str) -> Iterator[None]:
+    """Another process of this file, with these arguments."""
+    with subprocess.Popen([sys.executable, __file__, *arguments]) as process:
         try:
             yield
         finally:
-            engine.kill()
+            process.kill()
 
 
 @asynccontextmanager
@@ -92,7 +97,7 @@ async def over_ipc() -> AsyncIterator[Client]:
     with private_addresses() as addresses:
         async with EngineClient(ClientConfig(addresses=addresses)) as client:
             client.bind()
-            with engine_process(addresses.handshake):
+            with other_process("--engine", addresses.handshake):
                 await client.accept()
                 yield client
 
@@ -139,6 +144,35 @@ def streaming(tokens: int) -> Work:
     return work
 
 
+def run_echo(address: str) -> None:
+    """Be the other end of ZMQ alone, until killed."""
+    dealer = zmq.Context().socket(zmq.DEALER)
+    dealer.connect(address)
+    dealer.send(b"")
+    while True:
+        dealer.send_multipart(dealer.recv_multipart())
+
+
+async def bare_zmq(trips: int) -> float:
+    """The median of a message's way there and back, in microseconds."""
+    payload = encode_message(request("r", 5, budget=1))
+    times = []
+    async with AsyncExitStack() as stack:
+        addresses = stack.enter_context(private_addresses())
+        context = stack.enter_context(zmq.asyncio.Context())
+        router = stack.enter_context(context.socket(zmq.ROUTER))
+        router.linger = 0
+        router.bind(addresses.input)
+        stack.enter_context(other_process("--echo", addresses.input))
+        identity, _ = await router.recv_multipart()
+        for _ in range(trips):
+            begun = perf_counter()
+            await router.send_multipart([identity, *payload])
+            await router.recv_multipart()
+            times.append(perf_counter() - begun)
+    return statistics.median(times) * 1e6
+
+
 async def measure(requests: int, tokens: int) -> list[Cost]:
     """Both loads, the sides in turn."""
     async with AsyncExitStack() as stack:
@@ -161,7 +195,7 @@ async def compare(name: str, work: Work, *, sides: tuple[Client, Client]) -> Cos
     return Cost(name, here, there, p99, there / here)
 
 
-def show(costs: list[Cost]) -> None:
+def show(costs: Sequence[Cost], bare_us: float) -> None:
     """Print a table."""
     table = Table(title="the wire, with a device that does no work")
     for column in ("", "in process", "over ipc", "p99", "times as long", "at most"):
@@ -177,6 +211,7 @@ def show(costs: list[Cost]) -> None:
             f"{cost.ratio:.2f}",
             f"{limit:,.0f} us" if limit is not None else "",
         )
+    table.add_row("bare ZMQ", "", f"{bare_us:,.1f} us")
     Console().print(table)
 
 
@@ -187,16 +222,21 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1400, help="round trips a side")
     parser.add_argument("--tokens", type=int, default=300, help="tokens a stream")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
+    parser.add_argument("--echo", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.engine is not None:
         run_engine(given.engine)
         return
+    if given.echo is not None:
+        run_echo(given.echo)
     costs = asyncio.run(measure(given.requests, given.tokens))
+    bare_us = asyncio.run(bare_zmq(given.requests))
     if given.json:
+        print(json.dumps({"name": "bare ZMQ", "ipc_us": bare_us}), flush=True)
         for cost in costs:
             print(json.dumps(asdict(cost)), flush=True)
     else:
-        show(costs)
+        show(costs, bare_us)
 
 
 if __name__ == "__main__":
