@@ -334,6 +334,9 @@ class Plugin:
     def round_done(self, round: Round) -> None:
         """See the round after its outputs and replies left.
 
+        `round.forwards` are those that were committed in it, for whoever need not hear of each at
+        once: a hook less a round.
+
         Example: `self.rounds += 1`
         """
         raise NotImplementedError
