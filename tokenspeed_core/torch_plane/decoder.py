@@ -69,7 +69,7 @@ class _Parts:
         is_tied = HEAD not in self.weights.shapes
         if is_tied and embedding is not None and not is_packed(self._dtype, self._device):
             return PlainLinear(embedding)
-        head = linear(self._dtype, self._device, has_bias=False, has_many_rows=False)
+        head = linear(self._dtype, self._device, has_bias=False)
         self.weights.add(head.weight, EMBEDDING if is_tied else HEAD)
         return head
 

@@ -83,15 +83,13 @@ def is_packed(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and _can_pack(dtype)
 
 
-def linear(
-    dtype: torch.dtype, device: torch.device, *, has_bias: bool, has_many_rows: bool = True
-) -> Linear:
+def linear(dtype: torch.dtype, device: torch.device, *, has_bias: bool) -> Linear:
     """The fastest form for a device, still without its weight."""
     bias = PlainTensor() if has_bias else None
     if not is_packed(dtype, device):
         return PlainLinear(PlainTensor(), bias)
     if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
-        return TiledLinear(bias, in_both=has_many_rows)
+        return TiledLinear(bias)
     return PackedLinear(bias)
 
 

@@ -29,8 +29,7 @@ LONGEST_WIDE, WIDE_ROWS = 2048, 128
 class TiledTensor:
     """A weight [out, in] in the layouts it is used in."""
 
-    def __init__(self, *, in_both: bool) -> None:
-        self._in_both = in_both
+    def __init__(self) -> None:
         self.narrow = PackedTensor(NARROW_HINT_ROWS)
         self.wide: PackedTensor | None = None
 
@@ -38,7 +37,7 @@ class TiledTensor:
         """Lay the weight out anew."""
         self.narrow.put(dense)
         self.wide = None
-        if self._in_both and dense.shape[1] <= LONGEST_WIDE:
+        if dense.shape[1] <= LONGEST_WIDE:
             self.wide = PackedTensor(WIDE_HINT_ROWS)
             self.wide.put(dense)
 
@@ -53,13 +52,10 @@ class TiledTensor:
 
 
 class TiledLinear:
-    """x [n, in] to x W^T + b [n, out]; a row's bits are the same for every n.
+    """x [n, in] to x W^T + b [n, out]; a row's bits are the same for every n."""
 
-    For a product that mostly has few rows, one layout does; many rows go in blocks.
-    """
-
-    def __init__(self, bias: PlainTensor | None = None, *, in_both: bool = True) -> None:
-        self._weight = TiledTensor(in_both=in_both)
+    def __init__(self, bias: PlainTensor | None = None) -> None:
+        self._weight = TiledTensor()
         self.bias = bias
         self._run = torch.ops.mkldnn._linear_pointwise.default
         self._no_scalars: list[float] = []
