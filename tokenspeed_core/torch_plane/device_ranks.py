@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import reduce
 from typing import Any
 
 import torch
@@ -36,20 +37,29 @@ class Positions:
 
     def sum_(self, x: Tensor) -> Tensor:
         """The sum over the ranks, in place; half precision is added up in float32."""
-        wide = x.float() if x.device.type == "cpu" and x.dtype != torch.float32 else x
-        self.group.allreduce([wide]).wait()
+        if x.device.type != "cpu":
+            self.group.allreduce([x]).wait()
+            return x
+        wide = x.float()
+        if self.size > 2:
+            # gloo adds up more than two in an order that depends on how many rows there are.
+            wide = reduce(torch.add, self._parts(wide.contiguous()))
+        else:
+            self.group.allreduce([wide]).wait()
         return x if wide is x else x.copy_(wide)
 
     def joined(self, part: Tensor) -> Tensor:
         """Every rank's part [n, width], side by side in rank order."""
-        part = part.contiguous()
-        parts = [torch.empty_like(part) for _ in range(self.size)]
-        self.group.allgather([parts], [part]).wait()
-        return torch.cat(parts, dim=-1)
+        return torch.cat(self._parts(part.contiguous()), dim=-1)
 
     def first(self, x: Tensor) -> Tensor:
         """The first rank's x, on every rank: what was sampled must not differ in a bit."""
         return _broadcast(self.group, x.contiguous(), root=0)
+
+    def _parts(self, part: Tensor) -> Sequence[Tensor]:
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        self.group.allgather([parts], [part]).wait()
+        return parts
 
 
 @define(eq=False)
