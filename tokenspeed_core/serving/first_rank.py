@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tokenspeed_core.config import EngineConfig
 from tokenspeed_core.ranks.membership import Membership
+from tokenspeed_core.serving.heap import settled_heap
 from tokenspeed_core.serving.lifeline import StopSwitch
 from tokenspeed_core.wire.frontend import ZmqFrontend
 
@@ -33,7 +34,7 @@ def run_first(
     try:
         rank.start()
         frontend.start(engine_info(rank, index=index))
-        with stop.between_rounds():
+        with settled_heap(), stop.between_rounds():
             rank.run(stop.read)
     finally:
         frontend.close()

@@ -20,6 +20,7 @@ from tokenspeed_core.ranks.meeting import Seat, local_seat
 from tokenspeed_core.ranks.topology import Topology
 from tokenspeed_core.serving.engine_ranks import member
 from tokenspeed_core.serving.follower_order import FollowerOrder
+from tokenspeed_core.serving.heap import settled_heap
 from tokenspeed_core.serving.lifeline import StopSwitch, follow_parent, read_line
 
 FAILED, REFUSED = 1, 2
@@ -63,7 +64,7 @@ def run_follower(config: EngineConfig, seat: Seat, *, stop: StopSwitch) -> None:
         rank = build_rank(config, surroundings=around)
         try:
             rank.start()
-            with stop.between_rounds():
+            with settled_heap(), stop.between_rounds():
                 rank.run(stop.read)
         finally:
             rank.stop()

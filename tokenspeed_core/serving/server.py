@@ -24,6 +24,7 @@ from tokenspeed_core.models.resolve import ModelFolder
 from tokenspeed_core.serving.engine_process import EngineProcess
 from tokenspeed_core.serving.followers import meeting_folder
 from tokenspeed_core.serving.frontend_place import frontend_addresses, started_here
+from tokenspeed_core.serving.heap import settle_heap
 from tokenspeed_core.serving.messages import EngineOrder
 from tokenspeed_core.serving.plan import ServePlan
 from tokenspeed_core.serving.racing import first_done, running
@@ -117,10 +118,14 @@ class Server:
             tokenizer=tokenizer,
             model=self.plan.model,
             log=self.log,
-            ready=self.status.ready,
+            ready=self._ready,
             composition=self.composition,
             drain_timeout_s=self.plan.options.drain_timeout,
         )
+
+    def _ready(self, url: str) -> None:
+        settle_heap()
+        self.status.ready(url)
 
     def _tokenizer(self) -> Tokenizer | None:
         return None if self.model is None else self.model.load_tokenizer()
