@@ -56,7 +56,7 @@ class Positions:
         """The first rank's x, on every rank: what was sampled must not differ in a bit."""
         return _broadcast(self.group, x.contiguous(), root=0)
 
-    def _parts(self, part: Tensor) -> Sequence[Tensor]:
+    def _parts(self, part: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(part) for _ in range(self.size)]
         self.group.allgather([parts], [part]).wait()
         return parts
