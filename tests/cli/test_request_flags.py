@@ -57,7 +57,7 @@ def test_the_flag_of_a_plugin_that_is_not_chosen(run: Run) -> None:
     ran = run("generate", "x", "--tenant", "7")
     expected = "tokenspeed: --tenant is a flag of the plugin 'tenants'; add it to --plugins\n"
     assert (ran.code, ran.err) == (2, expected)
-    assert "unknown flag '--tenant'" in run("serve", "--tenant", "7").err
+    assert "unknown flag '--tenant'" in run("engine", "--gateway", "ipc:///a", "--tenant", "7").err
 
 
 def test_a_value_that_cannot_be_read_is_one_error(run: Run, tenants: list[str]) -> None:

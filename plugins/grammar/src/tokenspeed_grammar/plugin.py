@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tokenspeed_grammar.pool import CompilePool
 
 CLIENT_ERROR = 400
-MOST_THREADS = 4
+LEAST_THREADS, MOST_THREADS = 2, 4
 MIB = 1 << 20
 
 
@@ -58,7 +58,7 @@ class GrammarPlugin(Plugin):
             "some", "between JSON tokens: none, some (a line's indentation) or any"
         )
         cache_limit_mib: int = _option(512, "memory for compiled grammars, about")
-        threads: int = _option(0, "threads that compile; 0 is one a core but one, at most four")
+        threads: int = _option(0, "threads that compile; 0 is one a core but one, two to four")
         queue_limit: int = _option(256, "how many requests may wait for their grammars")
         max_source_bytes: int = _option(MIB, "the longest source")
         max_depth: int = _option(64, "how deep a schema may be nested")
@@ -183,8 +183,9 @@ class GrammarPlugin(Plugin):
     def _pool(self) -> CompilePool:
         from tokenspeed_grammar.pool import CompilePool
 
-        # A core is left to the loop: its rounds are shorter than a compile's turn on one.
-        spare = max(1, min((os.cpu_count() or 1) - 1, MOST_THREADS))
+        # A core is left to the loop, whose rounds are shorter than a compile's turn on one; and one
+        # compile that is stuck is not to keep all others waiting.
+        spare = max(LEAST_THREADS, min((os.cpu_count() or 1) - 1, MOST_THREADS))
         threads = int(self.options.threads) or spare
         return CompilePool(self._compile, self.engine.clock, threads)
 
