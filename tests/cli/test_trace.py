@@ -38,3 +38,15 @@ def test_a_folder_that_is_missing_is_refused(run: Run, engine_flags: list[str]) 
     ran = run("trace", "--out", "no-such-folder/x.json", *engine_flags, "hello")
     assert ran.code == 2
     assert "there is no folder" in ran.err
+
+
+def test_a_trace_that_was_not_written_is_told(
+    run: Run, engine_flags: list[str], tmp_path: Path
+) -> None:
+    """A file of another time is not taken for it, and the command fails."""
+    (file := tmp_path / "rounds.json").write_text("{}")
+    flags = [*engine_flags, "--max-tokens", "2", "--without", "trace"]
+    ran = run("trace", "--out", str(file), *flags, "hello")
+    assert (ran.code, file.read_text()) == (1, "{}")
+    assert f"no trace was written to {file}" in ran.err
+    assert "wrote" not in ran.err

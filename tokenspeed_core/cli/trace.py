@@ -10,6 +10,7 @@ from pathlib import Path
 from tokenspeed_core.cli import generate
 from tokenspeed_core.errors import ConfigError
 
+FAILED = 1
 HELP = {"-h", "--help"}
 USAGE = """\
 usage: tokenspeed trace [--out FILE] [flags of generate] PROMPT ...
@@ -31,7 +32,18 @@ def run(arguments: list[str]) -> int:
     if HELP & {*rest}:
         print(USAGE)
         return generate.run(["--help"])
+    before = _written_at(given.out)
     code = generate.run([*rest, "--trace", str(given.out)])
-    if given.out.exists():
+    if _written_at(given.out) != before:
         print(f"wrote {given.out}; open it at https://ui.perfetto.dev", file=sys.stderr)
-    return code
+        return code
+    print(
+        f"tokenspeed: no trace was written to {given.out}; `tokenspeed plugins` with the same "
+        "flags tells whether its observer, trace, was loaded",
+        file=sys.stderr,
+    )
+    return code or FAILED
+
+
+def _written_at(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
