@@ -137,8 +137,8 @@ def _size(path: Path) -> int:
 
 
 def test_a_full_disk_misses_and_recovers(small_disk: Path) -> None:
-    """A disk that others filled refuses objects without an error, and takes them again when space
-    returns; what is read meanwhile is whole."""
+    """L3-18: a disk that others filled refuses objects without an error, and takes them again when
+    space returns; what is read meanwhile is whole."""
     store = open_store(small_disk / "store")
     keys, size = names("full", 40), 100_000
     assert all(put(store, keys[:10], size=size).success)
@@ -182,8 +182,8 @@ def test_space_can_be_kept_free(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_nothing_half(tmp_path: Path) -> None:
-    """After SIGKILL in the middle of puts every object is whole or missing, and what the dead left
-    is deleted by the next."""
+    """L3-18: after SIGKILL in the middle of puts every object is whole or missing, and what the
+    dead left is deleted by the next."""
     size, keys = 300_000, names("killed", 60)
     for turn in range(2):
         command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
@@ -207,7 +207,7 @@ def test_a_killed_writer_leaves_nothing_half(tmp_path: Path) -> None:
 
 
 def test_a_slow_writer_is_seen_whole_or_not(tmp_path: Path) -> None:
-    """While a file grows byte by byte its reader misses or fails, until it is whole."""
+    """L3-06: while a file grows byte by byte its reader misses or fails, until it is whole."""
     store, (key,) = open_store(tmp_path), names("slow", 1)
     put(store, [key], size=64)
     path = Path(Directory(str(tmp_path)).path(key))
@@ -222,7 +222,7 @@ def test_a_slow_writer_is_seen_whole_or_not(tmp_path: Path) -> None:
 
 
 def test_files_may_vanish_under_load(tmp_path: Path) -> None:
-    """Files and directories that are deleted while others put and read are misses, never errors."""
+    """L3-07: files and directories that are deleted under load are misses, never errors."""
     stores, done = [open_store(tmp_path) for _ in range(2)], threading.Event()
     keys, size = names("vanish", 60), 5000
 

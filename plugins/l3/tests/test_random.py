@@ -138,7 +138,7 @@ def test_random_traffic_gets_the_same_tokens_whatever_the_store_does(
 def test_ranks_with_skewed_clocks_and_stores_of_their_own_speed_plan_alike(
     deploy: Deploy, seed: int
 ) -> None:
-    """Time is the first rank's, and what a store brought counts once it is there on all."""
+    """L3-01: time is the first rank's, and what a store brought counts once it is there on all."""
     rng = random.Random(seed)
     objects: dict[str, bytes] = {}
     stores = [
@@ -164,7 +164,7 @@ def test_ranks_with_skewed_clocks_and_stores_of_their_own_speed_plan_alike(
 
 
 def test_many_requests_that_share_pages_survive_a_failed_load(deploy: Deploy) -> None:
-    """Two of one prompt, whose load fails in the middle: whoever shares a page computes it, too."""
+    """L3-16: when the load of pages fails that requests share, each of them computes them."""
     store = ScriptedStore()
     first = deploy(store)
     first.ask("fill", range(1, 120), budget=2)

@@ -149,7 +149,7 @@ def test_a_stuck_store_costs_a_request_its_wait_and_no_more(deploy: Deploy) -> N
 
 
 def test_rounds_go_on_while_the_store_hangs(deploy: Deploy) -> None:
-    """No round waits for it: another request is served to its end while every call is stuck."""
+    """L3-11: no round waits for it: another request is served while every call is stuck."""
     store = ScriptedStore(shut={"query", "get", "put"})
     deployment = deploy(store, min_prefetch_tokens=16)
     deployment.world.put(request("stuck", PROMPT, budget=4))
@@ -161,12 +161,33 @@ def test_rounds_go_on_while_the_store_hangs(deploy: Deploy) -> None:
     assert deployment.engine.received["stuck"].finish is None
 
 
+def test_pages_on_their_way_to_the_store_are_still_on_the_host(deploy: Deploy) -> None:
+    """A second turn that comes before the first one's put is done is not looked for in the store:
+    its pages are held on the host, and found there although the device lost them."""
+    store = ScriptedStore(shut={"put"})
+    setup = EngineSetup(depth=1, tiers=Tiers.HOST, scheduler={"num_pages": 16})
+    deployment = deploy(store, setup=setup)
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.until(lambda: store.calls["put"])
+    for number in range(3):
+        deployment.ask(f"other{number}", range(1000 * number + 500, 1000 * number + 620), budget=1)
+    queries = store.calls["query"]
+    assert deployment.ask("again", PROMPT, budget=4).tokens == TOKENS
+    told = deployment.engine.received["again"].chunks[-1]
+    assert (told.cached_tokens, told.details.cached_by_tier["host"]) == (64, 64)
+    assert store.calls["query"] == queries
+    store.open()
+    deployment.settle()
+    assert deployment.held == [0]
+
+
 @pytest.mark.parametrize("late", [1, 2, 5])
 @pytest.mark.parametrize("call", ["query", "get"])
 def test_a_report_that_comes_after_an_abort_is_taken_quietly(
     deploy: Deploy, call: str, late: int
 ) -> None:
-    """Its client went away while the store worked: pages come back once, others are untouched."""
+    """LIFE-01: its client went away while the store worked: pages come back once, and others are
+    untouched."""
     objects = ScriptedStore()
     fill(deploy, objects, Topology(tp=2))
     stores = [ScriptedStore(objects.objects, shut={call}) for _ in range(2)]
@@ -186,7 +207,7 @@ def test_a_report_that_comes_after_an_abort_is_taken_quietly(
 
 
 def test_pages_of_a_nan_are_never_put(deploy: Deploy) -> None:
-    """What a broken forward left reaches nobody, on this engine or another."""
+    """NUM-02: what a broken forward left reaches nobody, on this engine or another."""
     store = ScriptedStore()
     deployment = deploy(store)
     deployment.engine.plane.faults.at_token("bad", 0, fault=RowFault(is_nan=True))
