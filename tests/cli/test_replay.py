@@ -43,6 +43,9 @@ def test_a_recorded_engine_replays_without_its_model(
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert (found["requests"], found["parted"], found["failure"]) == (2, "", "")
+    assert found["is_whole"]
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "the file has no end" in run("replay", str(file)).out
 
 
 def test_the_last_rounds_are_shown(run: Run, tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ def _told(found: Replayed) -> str:
         lines.append(
             f"{found.unreplayed} more rounds came after the file was full; --last shows them"
         )
+    if not found.is_whole:
+        lines.append(
+            "the file has no end: its engine was killed or still runs, or the file was cut; "
+            "what came afterwards is not known"
+        )
     if found.failure:
         lines.append(f"the engine ended by itself: {found.failure}")
     lines.append(f"parted: {found.parted}" if found.parted else "every answer is the recorded one")

@@ -50,6 +50,7 @@ class Replayed:
     parted: str = ""
     failure: str = ""
     unreplayed: int = 0  # rounds after the file was full
+    is_whole: bool = True  # the file has the end that an engine writes when it stops
 
     def as_map(self) -> dict[str, Any]:
         """For JSON."""
@@ -68,7 +69,7 @@ def replay(path: Path, *, until: int | None = None, plugins: Sequence[Chosen] = 
             if until is not None and run.rounds >= until:
                 break
             run.round(frame)
-    return run.end()
+    return evolve(run.end(), is_whole=frames.is_whole)
 
 
 class _Run:

@@ -2,7 +2,8 @@
 """The file of a recording: a header, then a frame a round, each with its length before it.
 
 Frames are written by a thread of the file's own, as soon as their round is over: when an engine
-dies, what it took in until then is there. The file is bounded: past its limit no round can be
+dies, what it took in until then is there, without the mark that ends a file that was closed. The
+file is bounded: past its limit no round can be
 replayed, and of those only the last are kept, for people to read.
 """
 
@@ -24,6 +25,7 @@ from tokenspeed_core.errors import EngineError
 
 MAGIC = b"tokenspeed recording 1\n"
 LENGTH = struct.Struct("<I")
+END = b""  # nothing that is recorded has no bytes
 MOST_BYTES = 256 * 2**20
 LAST_ROUNDS = 256
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -103,6 +105,7 @@ class TapeWriter:
         for frame in self._last:
             self._put(frame)
         self._last.clear()
+        self._queue.put(END)
         self._queue.put(None)
         self._thread.join()
         self._file.close()
@@ -119,8 +122,27 @@ class TapeWriter:
                 self._file.flush()
 
 
-def read(path: Path) -> tuple[Header, Iterator[Frame]]:
-    """The header, and the frames as they are asked for; one cut short by a crash ends them.
+class Frames:
+    """The frames of a file, as they are asked for.
+
+    `is_whole` once they were all read up to the end mark: without it the engine was killed, or the
+    file was cut, or is still being written.
+    """
+
+    def __init__(self, payloads: Iterator[bytes]) -> None:
+        self.is_whole = False
+        self._payloads = payloads
+
+    def __iter__(self) -> Iterator[Frame]:
+        for payload in self._payloads:
+            if payload == END:
+                self.is_whole = True
+                return
+            yield msgspec.msgpack.decode(payload, type=Frame)
+
+
+def read(path: Path) -> tuple[Header, Frames]:
+    """The header and the frames; one that was cut short ends them.
 
     EngineError if the file is no recording. OSError as the disk says.
     """
@@ -129,7 +151,7 @@ def read(path: Path) -> tuple[Header, Iterator[Frame]]:
         header = msgspec.msgpack.decode(next(payloads), type=Header)
     except (StopIteration, msgspec.MsgspecError) as error:
         raise EngineError(f"{path} has no header of a recording: {error}") from error
-    return header, (msgspec.msgpack.decode(each, type=Frame) for each in payloads)
+    return header, Frames(payloads)
 
 
 def _payloads(path: Path) -> Iterator[bytes]:
