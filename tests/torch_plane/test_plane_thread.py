@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.torch_plane.device import Mark
 from tokenspeed_core.torch_plane.plane_thread import PlaneThread
 
 
@@ -118,3 +119,15 @@ def test_stop_drops_what_has_not_begun(thread: PlaneThread) -> None:
     stopper.join()
     with pytest.raises(EngineError, match="was stopped"):
         thread.result(waiting)
+
+
+def test_a_device_that_waits_for_ever_is_given_up(thread: PlaneThread) -> None:
+    """Who waits for a mark on the device is told when a rank it needs is gone."""
+
+    class Unreached(Mark):
+        is_reached = False
+
+    threading.Timer(0.01, thread.give_up, [EngineError("rank 1 is gone")]).start()
+    with pytest.raises(EngineError, match="rank 1 is gone"):
+        thread.await_mark(Unreached(None))
+    thread.await_mark(Mark(None))

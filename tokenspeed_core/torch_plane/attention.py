@@ -76,9 +76,12 @@ class AttentionPlanner:
 
     def plan(self, inputs: ForwardInputs) -> AttentionPlan:
         """Resolve pages, blocks and masks of one forward."""
-        table = torch.from_numpy(inputs.block_table).to(self.cache.pages.device).long()
+        # A copy that is waited for would also wait for the forward before this one.
+        table = torch.from_numpy(inputs.block_table)
+        table = table.to(self.cache.pages.device, non_blocking=True).long()
         lengths = np.asarray(inputs.row_lengths)
-        rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(table.device)
+        rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
+        rows = rows.to(table.device, non_blocking=True)
         size = self.cache.page_size
         pages = table[rows, inputs.positions // size]
         places = flat_places(self.cache.pages, pages, offsets=inputs.positions % size)
@@ -134,8 +137,8 @@ class AttentionPlanner:
         page_ids = torch.cat([padded[row, : n * block // size] for row, n in enumerate(counts)])
         # Positions in their row, of every block's every place.
         positions = torch.cat([torch.arange(n * block, device=device) for n in counts])
-        owners = torch.tensor(counts, device=device) * block
-        ends = torch.tensor(rows.lengths, device=device).repeat_interleave(owners)
+        ends = torch.tensor(rows.lengths).repeat_interleave(torch.tensor(counts) * block)
+        ends = ends.to(device, non_blocking=True)
         is_filled = (positions < ends).view(-1, 1, block, 1)
         bounds = itertools.pairwise([0, *itertools.accumulate(counts)])
         layout = self._layouts.make([list(range(a, b)) for a, b in bounds], rows.lengths)

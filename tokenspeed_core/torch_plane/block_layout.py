@@ -53,7 +53,7 @@ class LayoutMaker:
 
     def make(self, row_blocks: Sequence[list[int]], lengths: Sequence[int]) -> BlockLayout:
         """Lay out rows by their blocks, in order; together these are 0 to n - 1."""
-        ends = torch.tensor(lengths, device=self._like.device)
+        ends = torch.tensor(lengths).to(self._like.device, non_blocking=True)
         last = self._layout
         if last is None or self._blocks != row_blocks:
             self._blocks = [list(blocks) for blocks in row_blocks]
@@ -108,7 +108,7 @@ class LayoutMaker:
         return RowGroup(group.shape, group.pick, mask[:, None], group.rows)
 
     def _tensor(self, values: Ints) -> Tensor:
-        return torch.from_numpy(values).to(self._like.device)
+        return torch.from_numpy(values).to(self._like.device, non_blocking=True)
 
 
 def _of_similar_depth(depths: Ints) -> list[Ints]:

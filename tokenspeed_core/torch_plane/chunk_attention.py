@@ -93,11 +93,11 @@ class ChunkAttention:
         self, queries: Tensor, keys: Tensor, *, values: Tensor, chunk: Chunk, out: Tensor
     ) -> None:
         places = torch.arange(chunk.context, device=keys.device)
+        # Few kernels of CUDA take both a mask and fewer kv heads; without one all scores are held.
         found = functional.scaled_dot_product_attention(
             queries.transpose(0, 1)[None],
-            keys[None, :, : chunk.context],
-            values[None, :, : chunk.context],
+            keys[None, :, : chunk.context].repeat_interleave(self._group, 1),
+            values[None, :, : chunk.context].repeat_interleave(self._group, 1),
             attn_mask=places[None, :] <= places[-chunk.length :, None],
-            enable_gqa=True,
         )
         out.copy_(found[0].transpose(0, 1))

@@ -24,11 +24,6 @@ class Mark:
         """Whether everything before the mark is done; never waits."""
         return self._event is None or bool(self._event.query())
 
-    def wait(self) -> None:
-        """Wait until everything before the mark is done."""
-        if self._event is not None:
-            self._event.synchronize()
-
 
 class Device:
     """One device, and the stream of the plane's work on it."""
@@ -56,11 +51,14 @@ class Device:
         return host.copy_(tensor, non_blocking=True)
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is CUDA where there is one, else the CPU."""
-    has_cuda = torch.cuda.is_available()
+def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
+    """Return the device of that name; `auto` is CUDA where there is one, else the CPU.
+
+    CUDA without a number is the GPU of that rank among those of its host.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
+        name = "cuda" if count else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -69,7 +67,6 @@ def choose_device(name: str) -> torch.device:
         ) from error
     if device.type not in ("cpu", "cuda"):
         raise ConfigError([f"engine.device: expected auto, cpu or cuda[:n], got {name!r}"])
-    count = torch.cuda.device_count() if has_cuda else 0
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError(
             [
@@ -77,6 +74,9 @@ def choose_device(name: str) -> torch.device:
                 "CUDA devices. Is this a CPU build of torch?"
             ]
         )
+    if device == torch.device("cuda"):
+        # A thread can only be given a device by number. A rank that is shown a single GPU has 0.
+        return torch.device("cuda", local_rank % count)
     return device
 
 
@@ -85,5 +85,6 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if is_native else torch.float32
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32

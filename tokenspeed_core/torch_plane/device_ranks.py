@@ -36,7 +36,7 @@ class Positions:
     size: int
 
     def sum_(self, x: Tensor) -> Tensor:
-        """The sum over the ranks, in place; half precision is added up in float32."""
+        """The sum over the ranks, in place; on the CPU half precision is added up in float32."""
         if x.device.type != "cpu":
             self.group.allreduce([x]).wait()
             return x
@@ -75,6 +75,18 @@ class Stages:
     size: int
     _expected: deque[Tensor] = field(factory=deque, init=False)
     _sending: deque[tuple[Any, Tensor]] = field(factory=deque, init=False)
+
+    def connect(self, device: torch.device) -> None:
+        """Send a token along every way that tokens take.
+
+        NCCL connects two ranks at their first exchange, and both wait for the other there. In a
+        forward the last stage would wait for one that comes only once this forward's tokens did.
+        """
+        token = torch.zeros(1, dtype=torch.int64, device=device)
+        if self.index == self.size - 1:
+            self.share_tokens(token)
+        else:
+            self.group.recv([token], self.size - 1, TOKENS).wait()
 
     def receive_hidden(self, like: Tensor) -> Tensor:
         """The hidden states of the stage before, written into `like`."""
@@ -138,6 +150,7 @@ def device_ranks(seat: DeviceSeat | None, device: torch.device) -> DeviceRanks:
         if stages is not None:
             group = _group(seat, stages, device=device)
             found.stages = Stages(group, place.stage, len(stages))
+            found.stages.connect(device)
     except RuntimeError as error:
         raise EngineError(
             f"rank {seat.rank}'s data plane did not meet the others: {error}"

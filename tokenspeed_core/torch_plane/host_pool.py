@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokenspeed_core.models.config import ModelConfig
-from tokenspeed_core.torch_plane.host_memory import mapped_zeros
+from tokenspeed_core.torch_plane.host_memory import locked_zeros, mapped_zeros
 from tokenspeed_core.torch_plane.kv_cache import page_bytes
 
 
@@ -35,10 +35,7 @@ class HostPool:
         self.bytes_per_page = page_bytes(config, page_size=page_size, dtype=dtype)
         self.page_shape = (config.num_layers, 2, config.num_kv_heads, page_size, config.head_dim)
         shape = (num_pages, *self.page_shape)
-        if is_pinned:
-            self.pages = torch.zeros(shape, dtype=dtype, pin_memory=True)
-        else:
-            self.pages = mapped_zeros(shape, dtype)
+        self.pages = (locked_zeros if is_pinned else mapped_zeros)(shape, dtype)
         self.memory = self.pages.view(torch.uint8).view(-1).numpy().data
 
     def page(self, page: int) -> Tensor:

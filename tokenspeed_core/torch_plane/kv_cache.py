@@ -102,7 +102,8 @@ def flat_places(blocks: Tensor, chosen: Tensor, *, offsets: Tensor) -> Tensor:
 
 
 def _index(page_ids: Sequence[int], pages: Tensor) -> Tensor:
-    return torch.as_tensor(np.asarray(page_ids, dtype=np.int64), device=pages.device)
+    ids = torch.from_numpy(np.asarray(page_ids, dtype=np.int64))
+    return ids.to(pages.device, non_blocking=True)
 
 
 def _zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ class RMSNorm:
     def __init__(self, width: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
         self._weight = torch.empty(0)
         self._dtype = dtype
-        self._eps = torch.tensor(eps, device=device)
+        self._eps = torch.full((), eps, device=device)
         self._share = 1.0 / width
 
     def put(self, dense: Tensor) -> None:

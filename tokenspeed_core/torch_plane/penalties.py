@@ -58,7 +58,7 @@ class PenaltyTexts:
         # An id beyond the vocabulary stands for something a plugin put into the prompt.
         ids = np.where((ids >= 0) & (ids < self.vocab_size), ids, self.vocab_size)
         self._tokens[row].fill_(self.vocab_size)
-        self._tokens[row, : len(ids)] = torch.from_numpy(ids).to(self._tokens.device)
+        self._tokens[row, : len(ids)] = self._there(ids)
 
     def end(self, request_id: str) -> None:
         """Give a request's row back, if it has one."""
@@ -69,7 +69,7 @@ class PenaltyTexts:
     def rows_of(self, request_ids: Sequence[str]) -> Tensor:
         """The rows of requests that began, int64 [n]."""
         rows = [self._rows[request_id] for request_id in request_ids]
-        return torch.tensor(rows, dtype=torch.int64, device=self._tokens.device)
+        return self._there(np.array(rows, dtype=np.int64))
 
     def add(self, rows: Tensor, places: Tensor, *, tokens: Tensor) -> None:
         """Write one token of each row at its place in the text, int64 [n] all."""
@@ -95,10 +95,12 @@ class PenaltyTexts:
         counts = penalised.lengths - starts
         steps = np.arange(counts.max(initial=0))
         places = np.minimum(starts[:, None] + steps, self._tokens.shape[1] - 1)
-        is_there = torch.from_numpy(steps < counts[:, None]).to(self._tokens.device)
-        index = torch.from_numpy(places).to(self._tokens.device)
-        found = self._tokens[penalised.rows.unsqueeze(1), index]
+        is_there = self._there(steps < counts[:, None])
+        found = self._tokens[penalised.rows.unsqueeze(1), self._there(places)]
         return torch.where(is_there, found, self.vocab_size)
+
+    def _there(self, values: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values).to(self._tokens.device, non_blocking=True)
 
     def _grow(self) -> None:
         old = self._tokens.shape[0]

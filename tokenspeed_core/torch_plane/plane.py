@@ -137,6 +137,7 @@ class TorchDataPlane:
         outputs = thread.result(pending.task)
         self._num_in_flight -= 1
         assert outputs is not None, "only a plan with a batch gives a forward"
+        thread.await_mark(outputs.mark)
         result = outputs.result()
         result.endings = runner.extensions.endings(pending.batch)
         return result

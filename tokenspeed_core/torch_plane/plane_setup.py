@@ -115,7 +115,8 @@ def prepare(
             [f"data_plane.{name}: the torch plane has no such option" for name in unknown]
         )
     progress: Progress = options.get("progress") or Silent()
-    device = choose_device(config.engine.device)
+    local_rank = 0 if seat is None else seat.rank % seat.local_size
+    device = choose_device(config.engine.device, local_rank=local_rank)
     dtype = choose_dtype(config.engine.dtype, device)
     model: RunnableModel = options.get("model") or resolve_model(config.engine.model, progress)
     shape = model.config

@@ -8,6 +8,7 @@ plane: nothing behind it runs, and every later call raises an EngineError that n
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
@@ -16,10 +17,13 @@ import torch
 from attrs import define, field
 
 from tokenspeed_core.errors import EngineError
+from tokenspeed_core.torch_plane.device import Mark
 
 T = TypeVar("T")
 # How often a wait looks whether it is in vain, and how long a thread that may be stuck is awaited.
 LOOK_S, STUCK_S = 0.2, 1.0
+# How often a wait looks whether the device is done: a small part of any forward on one.
+MARK_LOOK_S = 50e-6
 
 
 @define(eq=False)
@@ -104,6 +108,16 @@ class PlaneThread:
         if task.error is not None:
             self._raise(task.error)
         return task.value
+
+    def await_mark(self, mark: Mark) -> None:
+        """Wait for the device; EngineError if it is given up meanwhile.
+
+        The device may wait for a rank that is gone, and its own wait would hear of nothing.
+        """
+        while not mark.is_reached:
+            if self._is_given_up:
+                self.check()
+            time.sleep(MARK_LOOK_S)
 
     def check(self) -> None:
         """Raise EngineError if a posted function failed, or the thread was stopped."""

@@ -23,8 +23,7 @@ class Outputs:
     mark: Mark
 
     def result(self) -> ForwardResult:
-        """Wait for the device and return everything as the loop takes it."""
-        self.mark.wait()
+        """Everything as the loop takes it, once the mark is reached."""
         scores, prompt = self.scores, self.prompt_scores
         is_bad = self.sampled.is_bad.numpy()
         return ForwardResult(

@@ -151,7 +151,7 @@ class Sampler:
             where = self._tensor(places)
             free = logits[where]
             index = (self._repeated(np.arange(len(ids)), ids), self._tensor(np.concatenate(ids)))
-            barred = free.index_put(index, free.new_tensor(-torch.inf))
+            barred = free.index_put(index, free.new_full((), -torch.inf))
             # Where an extension left nothing but endings, the text can only end.
             is_stuck = (barred.amax(dim=-1) == -torch.inf).unsqueeze(-1)
             logits[where] = torch.where(is_stuck, free, barred)
