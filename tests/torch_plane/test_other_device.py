@@ -7,6 +7,7 @@ nothing comes back to the host but by copies that nobody waits for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tokenspeed_core.errors import ConfigError
 from tokenspeed_core.testing.messages import request
 from tokenspeed_core.testing.torch_engine import TorchEngine
 from tokenspeed_core.torch_plane import plane_build, plane_setup
@@ -130,6 +132,28 @@ def test_an_engine_answers_there_as_on_the_cpu(
     tokens_there, logprobs_there = answers(start_engine(scheduler=scheduler))
     assert tokens_there == tokens
     assert logprobs_there == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_pools_that_leave_no_room_for_the_weights_are_refused(
+    start_engine: Callable[..., TorchEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as much memory as the pools take the start is refused, with the weights' more it is
+    not."""
+    monkeypatch.setattr(plane_setup, "choose_device", lambda *_, **__: OTHER)
+    monkeypatch.setattr(plane_build, "Device", OtherDevice)
+    free = 0
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="beside the weights") as refused:
+            start_engine()
+        found = re.search(
+            r"([\d,]+) in all, and meta beside the weights has (-?[\d,]+)", str(refused.value)
+        )
+        assert found is not None
+        pools, left = (int(each.replace(",", "")) for each in found.groups())
+        free, weights = pools, free - left
+    free = pools + weights
+    start_engine()
 
 
 @pytest.mark.parametrize(

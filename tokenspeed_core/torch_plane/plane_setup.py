@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -223,9 +224,15 @@ def _memory_problems(setup: PlaneSetup) -> list[str]:
         problems.append(_too_large(on_host, page, available=available, place="memory"))
     if on_device:
         free, _total = torch.cuda.mem_get_info(setup.device)
-        if on_device * page > free:
-            problems.append(_too_large(on_device, page, available=free, place=str(setup.device)))
+        left, place = free - _weight_bytes(setup), f"{setup.device} beside the weights"
+        if on_device * page > left:
+            problems.append(_too_large(on_device, page, available=left, place=place))
     return problems
+
+
+def _weight_bytes(setup: PlaneSetup) -> int:
+    shapes = setup.open_weights().shapes.values()
+    return sum(math.prod(shape) for shape in shapes) * setup.dtype.itemsize
 
 
 def _too_large(num_pages: int, page: int, *, available: int, place: str) -> str:

@@ -141,6 +141,12 @@ def test_cancels_are_not_waited_for() -> None:
     assert agreement.num_open == 0
 
 
+def test_a_report_is_bounded_by_what_may_be_open() -> None:
+    """Two bytes a key and a few an operation, when all of them end in one round."""
+    ended = [Completion(2**40 + op_id, b"\1" * 1024, bytes(1024)) for op_id in range(64)]
+    assert len(encode(Report(64, 2**40, 2**40, False, ended))) < 64 * (2 * 1024 + 24)
+
+
 def test_a_report_survives_its_bytes() -> None:
     """Every field comes back."""
     report = Report(1, 2**50, 3, False, [done(1, is_retired=False), done(2)])

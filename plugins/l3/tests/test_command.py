@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,18 @@ def test_verify_names_the_damaged(place: str, capsys: pytest.CaptureFixture[str]
     assert run(["verify", "--store", place]) == 0
 
 
+def test_names_are_no_markup(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a damaged object says of itself is shown as it is."""
+    root = place.removeprefix("file:")
+    store = FileStore({"location": root, "min_free": 0, "sync": False}, buffers=())
+    put(store, ["[red]/[/x]"], size=SIZE)
+    store.close()
+    place_of = Directory(root).path
+    Path(place_of("[red]/[/x]")).rename(place_of(names("old", 1)[0]))
+    assert run(["verify", "--store", place]) == 1
+    assert "the object of another key, [red]/[/x]\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "left"),
     [
@@ -124,6 +137,23 @@ def test_prune_removes(
     capsys.readouterr()
     run(["ls", "--store", place, "--json"])
     assert {each["key"] for each in lines(capsys)} == set(left)
+
+
+def test_what_is_listed_twice_is_counted_once(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may tell of an object again when it changes meanwhile; it must not cost another."""
+    listed = FileStore.objects
+
+    def twice(store: FileStore) -> Iterator[StoredObject]:
+        yield from listed(store)
+        yield from listed(store)
+
+    monkeypatch.setattr(FileStore, "objects", twice)
+    assert run(["verify", "--store", place, "--json"]) == 0
+    assert run(["prune", "--store", place, "--max-size", "4KB", "--json"]) == 0
+    checked, pruned = lines(capsys)
+    assert (checked["checked"], pruned["removed"]) == (5, 1)
 
 
 def test_looking_changes_nothing(place: str, capsys: pytest.CaptureFixture[str]) -> None:

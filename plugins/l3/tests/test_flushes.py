@@ -193,6 +193,21 @@ def test_a_pause_waits_for_a_request_that_waits_for_the_store(deploy: Deploy) ->
     assert deployment.engine.received["r"].kind == "length"
 
 
+def test_a_release_of_the_memory_leaves_the_store_as_it_is(deploy: Deploy) -> None:
+    """The device's pages go; those on the host and in the store are of use afterwards."""
+    store = ScriptedStore()
+    deployment = deploy(store)
+    deployment.ask("first", PROMPT, budget=4)
+    deployment.settle()
+    stored = dict(store.objects)
+    assert deployment.operate("release_memory").success
+    assert deployment.operate("resume_memory").success
+    assert (store.objects, store.calls["remove"]) == (stored, 0)
+    deployment.ask("second", PROMPT, budget=4)
+    told = deployment.engine.received["second"].chunks[-1]
+    assert (told.cached_tokens, told.details.cached_by_tier["host"]) == (64, 64)
+
+
 def test_frozen_the_store_is_left_alone_and_what_runs_ends(deploy: Deploy) -> None:
     """A request that waits goes on where it was once the pause is over."""
     store = ScriptedStore()

@@ -241,6 +241,23 @@ def test_a_removal_that_is_refused_is_no_removal(own: Callable[..., RedisBench])
     store.close()
 
 
+def test_a_damaged_value_that_may_not_be_deleted_is_still_only_damaged(
+    own: Callable[..., RedisBench],
+) -> None:
+    """A server that takes no writes: the value fails each time, and its neighbours are got."""
+    server = own()
+    store, keys = server.open(), names("stays", 2)
+    put(store, keys, size=10)
+    server.change(keys[0], lambda data: data[:-1] + b"!")
+    connection = server.connect()
+    connection.ask([b"CONFIG", b"SET", b"min-replicas-to-write", b"1"])
+    connection.close()
+    for _ in range(2):
+        result = store.batch_get_into(keys, [blank(10), blank(10)])
+        assert (list(result.success), list(result.failed)) == ([False, True], [True, False])
+    store.close()
+
+
 def test_objects_can_have_a_lifetime(bench: RedisBench) -> None:
     """With `ttl` an object goes by itself."""
     store, (key,) = bench.open(ttl="200ms"), names("ttl", 1)
@@ -249,6 +266,43 @@ def test_objects_can_have_a_lifetime(bench: RedisBench) -> None:
     while store.batch_exists([key])[0]:
         assert time.monotonic() < end
         time.sleep(0.01)
+    store.close()
+
+
+def test_ages_are_those_before_one_looked(bench: RedisBench) -> None:
+    """The time since the last use is told, although looking may itself count as one."""
+    store, keys, connection = bench.open(), names("aged", 2), bench.connect()
+    put(store, keys, size=10)
+    name = bench._name(keys[0])
+    value = connection.ask([b"DUMP", name])
+    assert isinstance(value, bytes)
+    connection.ask([b"RESTORE", name, b"0", value, b"REPLACE", b"IDLETIME", b"5000"])
+    ages = {each.key: each.age_s or 0.0 for each in store.objects()}
+    assert ages[keys[0]] >= 5000 > ages[keys[1]]
+    connection.close()
+    store.close()
+
+
+def test_what_nobody_finds_is_not_listed(bench: RedisBench) -> None:
+    """Values of a generation that was forgotten, and of other programs, among many of ours."""
+    store, connection = bench.open(), bench.connect()
+    keys = [*names("listed", 1500), *names("more", 3)]
+    put(store, [*keys, *names("lost", 2)], size=10)
+    connection.ask([b"DEL", b"tokenspeed-l3:g:lost"])
+    for name in (b"tokenspeed-l3:o:listed/x", b"tokenspeed-l3:o:\xff:listed/\xff", b"other"):
+        connection.ask([b"SET", name, b"theirs"])
+    assert {each.key: each.size for each in store.objects()} == dict.fromkeys(keys, 10)
+    connection.close()
+    store.close()
+
+
+def test_a_value_shorter_than_its_head_is_listed_and_damaged(bench: RedisBench) -> None:
+    """What is left of it is found by a check, as other damage is."""
+    store, keys = bench.open(), names("short", 2)
+    put(store, keys, size=10)
+    bench.change(keys[0], lambda data: data[:5])
+    assert {each.key: each.size for each in store.objects()} == {keys[0]: 0, keys[1]: 10}
+    assert [store.check(key) is None for key in keys] == [False, True]
     store.close()
 
 

@@ -53,6 +53,10 @@ class _Call:
             if wanted is None or namespace_of(each.key) == wanted:
                 yield each
 
+    def objects_once(self) -> list[StoredObject]:
+        """The same, but none twice, as a store may list one while it changes."""
+        return list({each.key: each for each in self.objects()}.values())
+
     def watched(
         self, objects: Iterable[StoredObject], what: str, *, total: int
     ) -> Iterator[StoredObject]:
@@ -65,7 +69,11 @@ class _Call:
         """Write a line for people, the name last and whole, so that it can be copied."""
         if not self.given.json:
             text = "".join(f"{cell:>{WIDTH}}" for cell in cells) + f"  {name}"
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        """Write a line as it is: what is in it may be somebody else's."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Write a line of JSON."""
@@ -119,7 +127,7 @@ def tell_stats(call: _Call) -> int:
 
 def verify(call: _Call) -> int:
     """`verify`: read every object and name those that are damaged."""
-    objects = list(call.objects())
+    objects = call.objects_once()
     checked, damaged = 0, 0
     for each in call.watched(objects, "reading", total=len(objects)):
         try:
@@ -135,7 +143,7 @@ def verify(call: _Call) -> int:
             call.tell({"key": each.key, "problem": problem, "removed": is_removed})
         else:
             end = "; removed" if is_removed else ""
-            call.console.print(f"{each.key}: {problem}{end}", highlight=False, soft_wrap=True)
+            call.line(f"{each.key}: {problem}{end}")
     if call.given.json:
         call.tell({"checked": checked, "damaged": damaged})
     else:
@@ -148,7 +156,7 @@ def prune(call: _Call) -> int:
     given = call.given
     if given.older_than is None and given.max_size is None and given.namespace is None:
         return _fail("prune: give --older-than, --max-size or --namespace", REFUSED)
-    objects = list(call.objects())
+    objects = call.objects_once()
     if given.older_than is not None or given.max_size is not None:
         objects = to_remove(objects, older_s=given.older_than, max_bytes=given.max_size)
     removed, size = 0, 0

@@ -19,7 +19,7 @@ from tokenspeed_hookspecs import StorageOperationKind
 from tokenspeed_l3.errors import L3Error
 from tokenspeed_l3.figures import Figures
 from tokenspeed_l3.health import Health, HealthState
-from tokenspeed_l3.jobs import GET, PUT, QUERY, Job, JobState
+from tokenspeed_l3.jobs import GET, PUT, QUERY, Job, JobState, is_let_go
 from tokenspeed_l3.lane import Lane
 from tokenspeed_l3.report import QUIET, Completion, Report
 from tokenspeed_l3.store import CountingStore, Store
@@ -242,7 +242,7 @@ class Executor:
 
     def _note_failure(self, job: Job, error: BaseException) -> None:
         # A query touches no page.
-        is_retired = job.kind is QUERY or self._failures_retire()
+        is_retired = job.kind is QUERY or (is_let_go(error) and self._failures_retire())
         with self._lock:
             self._running.discard(job)
             has_opened = self._health.failed(self._now_us())
@@ -250,7 +250,7 @@ class Executor:
             self._is_quarantined |= not is_retired
             self.figures.failed(job.kind, seconds=self._seconds(job))
             self._answer(job, job.missed(is_retired=is_retired))
-        told = f"{type(error).__name__}: {error}"
+        told = _told(error)
         if has_opened:
             self._log.error(
                 "l3: the store failed too often and is left alone for %s s; the last failure: %s",
@@ -263,7 +263,7 @@ class Executor:
     def _failures_retire(self) -> bool:
         try:
             return bool(self._store.failures_retire)
-        except Exception:
+        except BaseException:
             return False  # it does not know, so nothing is certain
 
     def _seconds(self, job: Job) -> float:
@@ -277,9 +277,8 @@ class Executor:
     def _remove(self, namespace: str, removal: _Removal) -> None:
         try:
             removal.is_done = bool(self._store.remove_by_prefix(namespace))
-        except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            self._log.warning("l3: namespace %s was not removed: %s", namespace, told)
+        except BaseException as error:
+            self._log.warning("l3: namespace %s was not removed: %s", namespace, _told(error))
 
     def _close(self) -> None:
         for thread in self._threads:
@@ -287,8 +286,15 @@ class Executor:
                 thread.join()
         try:
             self._store.close()
-        except Exception:
+        except BaseException:
             self._log.exception("l3: the store failed to close")
             if self._is_quarantined:
                 # Something may write for ever; so the memory, which this frame holds, stays.
                 threading.Event().wait()
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__  # it fails even to say what it is

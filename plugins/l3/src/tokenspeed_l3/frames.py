@@ -19,6 +19,7 @@ from fastcrc import crc32
 
 MAGIC = b"tspL3\r\n\x01"
 FIXED = struct.Struct("<8sQII")
+LONGEST_HEAD = FIXED.size + 4096  # of those that a listing reads
 
 
 def head_size(key: str) -> int:

@@ -25,7 +25,12 @@ class JobState(Enum):
 
 
 class WrongAnswerError(Exception):
-    """A store's answer is not one: it counts as a failure of the store."""
+    """A store's answer is not one: it counts as a failure of the store. That the pages are still
+    in use is believed even so."""
+
+    def __init__(self, text: str, *, is_retired: bool) -> None:
+        super().__init__(text)
+        self.is_retired = is_retired
 
 
 @frozen
@@ -100,7 +105,8 @@ class Job:
         if len(result.success) != len(asked) or len(result.failed) not in (0, len(asked)):
             raise WrongAnswerError(
                 f"asked for {len(asked)} keys, it answered for {len(result.success)} and told "
-                f"{len(result.failed)} failures"
+                f"{len(result.failed)} failures",
+                is_retired=bool(result.is_retired),
             )
         # The scheduler takes failures of gets only; what was not put is not there, and no more.
         bad = [bool(each) for each in result.failed] or [False] * len(asked)
@@ -111,3 +117,8 @@ class Job:
             failed[at] = is_bad and self.kind is GET
         is_retired = bool(result.is_retired)
         return Completion(self.operation.op_id, bytes(success), bytes(failed), is_retired)
+
+
+def is_let_go(error: BaseException) -> bool:
+    """Whether nothing in a call's error says that its pages are still in use."""
+    return not isinstance(error, WrongAnswerError) or error.is_retired

@@ -20,6 +20,8 @@ from tokenspeed_hookspecs import StorageKey
 
 FORMAT = 1  # of names and contents; another one is another namespace
 READABLE = 32  # letters of each readable part
+# What objects of any engine are called; nothing else is.
+OBJECT = re.compile(r"[a-z0-9._-]+/[0-9a-f]{64}_[a-z0-9._-]+_\d+_s\d+of\d+_p\d+of\d+")
 
 
 @frozen(kw_only=True)

@@ -95,7 +95,8 @@ class BrowsableStore(Protocol):
     """A store whose contents can be listed, for `tokenspeed l3`."""
 
     def objects(self) -> Iterator[StoredObject]:
-        """All objects, in no order, one at a time. Those of other programs are left out."""
+        """All objects, whole or damaged, in no order, one at a time; one may come twice while the
+        store changes. Those of other programs are left out."""
         ...
 
     def check(self, key: str) -> str | None:

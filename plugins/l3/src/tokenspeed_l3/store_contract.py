@@ -277,6 +277,9 @@ class StoreContract:
             bench.change(keys[2], lambda data: data[:-1] + bytes([data[-1] ^ 1]))
             bench.swap(keys[3], keys[4])
             assert all(store.check(key) for key in keys[1:])
+            bench.change(keys[1], lambda data: data[:5])
+            assert {each.key for each in store.objects()} >= set(keys[1:4])
+            assert store.check(keys[1])
         store.close()
 
 

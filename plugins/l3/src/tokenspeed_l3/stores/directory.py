@@ -60,6 +60,12 @@ class Directory:
         file = safe_name(name) if slash else HASHED
         return f"{self.namespace(namespace)}/{place[:2]}/{place[2:]}/{file}"
 
+    def key(self, path: str) -> str | None:
+        """The key of the object that belongs at a path; None where the path does not tell."""
+        namespace, *_, name = path.removeprefix(f"{self.root}/").split("/")
+        key = f"{namespace}/{name}"
+        return key if self.path(key) == path else None
+
     def namespace(self, name: str) -> str:
         """Where the objects of a namespace are."""
         return f"{self.root}/{safe_name(name)}"
@@ -94,12 +100,12 @@ class Directory:
     def directories(self) -> Iterator[str]:
         """The directories that hold objects, `{namespace}/ab/cd`; those that vanish are left
         out."""
-        for namespace in _names(self.root):
+        for namespace in _folders(self.root):
             if namespace in FOREIGN | {PRIVATE}:
                 continue
-            for first in _names(f"{self.root}/{namespace}"):
+            for first in _folders(f"{self.root}/{namespace}"):
                 above = f"{self.root}/{namespace}/{first}"
-                yield from (f"{above}/{second}" for second in _names(above))
+                yield from (f"{above}/{second}" for second in _folders(above))
 
     def _mark(self) -> None:
         path = f"{self.root}/{PRIVATE}/format"
@@ -125,10 +131,19 @@ class Workspace:
     directory: Directory
     _name: str = field(init=False, factory=lambda: uuid.uuid4().hex)
     _lock: int = field(init=False, default=-1)
+    _renewing: threading.Lock = field(init=False, factory=threading.Lock)
+
+    def renew(self) -> None:
+        """Make it again if it is gone: an operator may empty the directory, which another engine
+        then makes anew."""
+        with self._renewing:
+            if self._lock < 0 or not _is_same(self._lock, f"{self._path}.lock"):
+                self.close()
+                self.open()
 
     def open(self) -> None:
         """Make the folder."""
-        path = f"{self.directory.tmp}/{self._name}"
+        path = self._path
         while True:
             self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -136,20 +151,27 @@ class Workspace:
             if _is_same(self._lock, f"{path}.lock"):
                 break
             os.close(self._lock)
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError:
+            self.close()
+            raise
 
     def draft(self) -> str:
         """A new name in it."""
-        return f"{self.directory.tmp}/{self._name}/{uuid.uuid4().hex}"
+        return f"{self._path}/{uuid.uuid4().hex}"
 
     def close(self) -> None:
         """Delete it."""
         if self._lock >= 0:
-            path = f"{self.directory.tmp}/{self._name}"
-            shutil.rmtree(path, ignore_errors=True)
-            remove_file(f"{path}.lock")
+            shutil.rmtree(self._path, ignore_errors=True)
+            remove_file(f"{self._path}.lock")
             os.close(self._lock)
             self._lock = -1
+
+    @property
+    def _path(self) -> str:
+        return f"{self.directory.tmp}/{self._name}"
 
 
 @define(eq=False)
@@ -216,7 +238,7 @@ def space_of(size: int) -> int:
 
 def sweep_drafts(directory: Directory) -> None:
     """Delete the folders of processes that are gone."""
-    for name in _names(directory.tmp):
+    for name in names_in(directory.tmp):
         path = f"{directory.tmp}/{name}"
         if not name.endswith(".lock"):
             continue
@@ -233,9 +255,19 @@ def _is_same(fd: int, path: str) -> bool:
         return False
 
 
-def _names(path: str) -> list[str]:
+def names_in(path: str) -> list[str]:
+    """What is in a directory; nothing where it is gone or is none."""
     try:
         return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _folders(path: str) -> list[str]:
+    """The directories in one. A link is none: what it leads to is not the store's to delete."""
+    try:
+        with os.scandir(path) as entries:
+            return [each.name for each in entries if each.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
 

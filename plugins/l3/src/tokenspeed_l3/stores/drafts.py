@@ -73,9 +73,14 @@ class Writer:
     workspace: Workspace
     syncs: bool
 
-    def put(self, objects: Sequence[tuple[str, memoryview]]) -> list[Draft]:
-        """Store objects; those for which there was no space are not stored. OSError: all else."""
-        drafts = [Draft(key, page, self.workspace.draft()) for key, page in objects]
+    def drafts(self, objects: Sequence[tuple[str, memoryview]]) -> list[Draft]:
+        """Objects on their way, for `put`; the folder they are written in is there then."""
+        self.workspace.renew()
+        return [Draft(key, page, self.workspace.draft()) for key, page in objects]
+
+    def put(self, drafts: Sequence[Draft]) -> None:
+        """Store objects; those for which there was no space are not stored. OSError: all else, and
+        some may be stored."""
         try:
             # Steps of all before the next step of one: a sync then finds others' bytes to write
             # along, and one commit of the file system's journal covers many.
@@ -87,7 +92,6 @@ class Writer:
         finally:
             for draft in drafts:
                 draft.discard()
-        return drafts
 
 
 def read_page(fd: int, key: str, *, page: memoryview) -> bool:

@@ -20,7 +20,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, min_len
 
 from tokenspeed_l3.calls import RunningCalls
-from tokenspeed_l3.frames import FIXED, head_size, key_of, problem_of
+from tokenspeed_l3.frames import LONGEST_HEAD, head_size, key_of, problem_of
 from tokenspeed_l3.store import IoResult, StoredObject, StoreError
 from tokenspeed_l3.store_options import read_options
 from tokenspeed_l3.stores.directory import (
@@ -28,10 +28,11 @@ from tokenspeed_l3.stores.directory import (
     Directory,
     Tally,
     Workspace,
+    names_in,
     remove_file,
     space_of,
 )
-from tokenspeed_l3.stores.drafts import Writer, read_page
+from tokenspeed_l3.stores.drafts import Draft, Writer, read_page
 from tokenspeed_l3.stores.janitor import HIGH, Janitor
 
 # Objects of a batch that are written together.
@@ -39,7 +40,6 @@ CHUNK = 32
 # A read object's time of use is renewed only if it is older: a write for each read is too many.
 TOUCH_S = 10.0
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-LONGEST_HEAD = FIXED.size + 4096
 
 
 @frozen(kw_only=True)
@@ -72,8 +72,8 @@ class FileStore:
         self._counts = Counter({"failed": 0, "no_space": 0})
         self._calls = RunningCalls()
         with self._errors():
-            self._workspace.open()
             self._tally.add(0)
+            self._workspace.open()
 
     @property
     def failures_retire(self) -> bool:
@@ -128,20 +128,22 @@ class FileStore:
     # --- for commands ----------------------------------------------------------------------------
 
     def objects(self) -> Iterator[StoredObject]:
-        """All files whose head names a key."""
+        """All files at the place of their key, whole or not."""
         for directory in self._directory.directories():
             with self._calls, self._errors():
-                found = [_look(f"{directory}/{name}") for name in sorted(os.listdir(directory))]
+                names = sorted(names_in(directory))
+                found = [self._look(f"{directory}/{name}") for name in names]
             yield from filter(None, found)
 
     def check(self, key: str) -> str | None:
         """What is wrong with a file."""
         with self._calls, self._errors():
             try:
-                with open(self._directory.path(key), "rb") as file:
-                    return problem_of(key, file.read())
+                return problem_of(key, _read(self._directory.path(key)))
             except FileNotFoundError:
                 raise KeyError(key) from None
+            except OSError as error:
+                return f"it cannot be read: {error.strerror}"
 
     def remove(self, key: str) -> bool:
         """Delete one file."""
@@ -186,14 +188,15 @@ class FileStore:
         wanted = [index for index, is_there in enumerate(success) if not is_there]
         spaces = [space_of(head_size(pairs[index][0]) + len(pairs[index][1])) for index in wanted]
         claimed = self._claim(spaces)
-        held = sum(spaces[:claimed])
+        drafts: list[Draft] = []
         try:
-            drafts = self._writer.put([pairs[index] for index in wanted[:claimed]])
-            held -= sum(each.space for each in drafts if each.is_stored)
+            drafts = self._writer.drafts([pairs[index] for index in wanted[:claimed]])
+            self._writer.put(drafts)
             for index, draft in zip(wanted, drafts, strict=False):
                 success[index] = draft.is_stored
         finally:
-            if held:
+            stored = sum(each.space for each in drafts if each.is_stored)
+            if held := sum(spaces[:claimed]) - stored:
                 self._tally.add(-held)
         if missing := success.count(False):
             self._counts["no_space"] += missing
@@ -207,6 +210,14 @@ class FileStore:
             return False
         _touch(path, facts)
         return True
+
+    def _look(self, path: str) -> StoredObject | None:
+        """A file as an object: its name tells the key, or the head where the name is a digest."""
+        key, facts = self._directory.key(path) or _key_in(path), _stat(path)
+        if key is None or facts is None or self._directory.path(key) != path:
+            return None
+        size = max(0, facts.st_size - head_size(key))
+        return StoredObject(key, size, max(0.0, time.time() - facts.st_mtime))
 
     def _claim(self, spaces: Sequence[int]) -> int:
         """How many of them may be written, which then count."""
@@ -245,12 +256,13 @@ def _touch(file: int | str, facts: os.stat_result) -> None:
             os.utime(file)
 
 
-def _look(path: str) -> StoredObject | None:
+def _key_in(path: str) -> str | None:
     try:
-        with open(path, "rb") as file:
-            start, facts = file.read(LONGEST_HEAD), os.fstat(file.fileno())
+        return key_of(_read(path, LONGEST_HEAD))
     except OSError:
         return None
-    if (key := key_of(start)) is None:
-        return None
-    return StoredObject(key, facts.st_size - head_size(key), max(0.0, time.time() - facts.st_mtime))
+
+
+def _read(path: str, size: int = -1) -> bytes:
+    with open(path, "rb", opener=lambda path, _: os.open(path, READ)) as file:
+        return file.read(size)

@@ -112,9 +112,14 @@ class Janitor:
 
     def _delete_removed(self) -> None:
         for entry in os.scandir(self.directory.removed):
-            if self._stopping.is_set():
-                return
-            shutil.rmtree(entry.path, ignore_errors=True)
+            if not entry.is_dir(follow_symlinks=False):
+                remove_file(entry.path)
+                continue
+            # From below, so that it can stop in the middle of a large one.
+            for path, _, _ in os.walk(entry.path, topdown=False):
+                if self._stopping.is_set():
+                    return
+                shutil.rmtree(path, ignore_errors=True)
 
     def _evict(self) -> None:
         before = self.tally.add(0)

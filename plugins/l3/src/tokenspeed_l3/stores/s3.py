@@ -15,7 +15,7 @@ import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,7 +26,8 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
 from tokenspeed_l3.calls import RunningCalls
-from tokenspeed_l3.frames import head_of, head_size, key_of, problem_of
+from tokenspeed_l3.frames import LONGEST_HEAD, head_of, head_size, key_of, problem_of
+from tokenspeed_l3.keys import OBJECT
 from tokenspeed_l3.store import IoResult, StoredObject, StoreError
 from tokenspeed_l3.store_options import read_options
 from tokenspeed_l3.stores.directory import safe_name
@@ -113,9 +114,8 @@ class S3Store:
     def remove_by_prefix(self, prefix: str) -> bool:
         """Delete all objects of a namespace, and look again whether there are more."""
         start = f"{self._prefix}{safe_name(prefix.removesuffix('/'))}/"
-        with self._calls, self._errors():
-            while found := next(iter(obstore.list(self._bucket, start, chunk_size=LIST)), None):
-                obstore.delete(self._bucket, [each["path"] for each in found])
+        while self._remove_some(start):
+            pass  # a page is a call, so that the end waits for one and not for all
         return True
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class S3Store:
     # --- for commands ----------------------------------------------------------------------------
 
     def objects(self) -> Iterator[StoredObject]:
-        """All objects whose head names a key."""
+        """All objects that are called as ours are, or whose head names a key."""
         with self._errors():
             for found in obstore.list(self._bucket, self._prefix or None, chunk_size=LIST):
                 yield from filter(None, self._each(self._look, found))
@@ -171,12 +171,14 @@ class S3Store:
                 page[:] = data[length:]
                 if data[:length] == head_of(key, page):
                     return True
-            self._counts["failed"] += 1
-            obstore.delete(self._bucket, path)
         except FileNotFoundError as error:
             if NO_BUCKET in str(error):
                 raise
             return None
+        self._counts["failed"] += 1
+        with suppress(BaseError, OSError):
+            # Where it may not be deleted it stays, and fails each time.
+            obstore.delete(self._bucket, path)
         return False
 
     def _put(self, key: str, page: memoryview) -> bool:
@@ -184,16 +186,34 @@ class S3Store:
         obstore.put(self._bucket, self._path(key), data, use_multipart=False)
         return True
 
+    def _remove_some(self, start: str) -> bool:
+        """Delete a page of what begins so; whether there was any."""
+        with self._calls, self._errors():
+            found = next(iter(obstore.list(self._bucket, start, chunk_size=LIST)), None)
+            if found:
+                obstore.delete(self._bucket, [each["path"] for each in found])
+        return bool(found)
+
     def _look(self, facts: obstore.ObjectMeta) -> StoredObject | None:
-        """An object's key, which is read from it only where its name is not the key itself."""
-        key: str | None = facts["path"].removeprefix(self._prefix)
-        namespace, _, name = str(key).partition("/")
-        if f"{safe_name(namespace)}/{safe_name(name)}" != key:
-            key = key_of(bytes(obstore.get(self._bucket, facts["path"]).bytes()))
-        if key is None:
+        """An object by its key, which is read from it only where its name does not say that it is
+        ours. Others may have anything in the bucket, and it must not be taken for an object."""
+        path = facts["path"].removeprefix(self._prefix)
+        key = path if OBJECT.fullmatch(path) else self._key_in(facts)
+        if key is None or self._path(key) != facts["path"]:
             return None
         age = datetime.datetime.now(datetime.UTC) - facts["last_modified"]
-        return StoredObject(key, facts["size"] - head_size(key), max(0.0, age.total_seconds()))
+        size = max(0, facts["size"] - head_size(key))
+        return StoredObject(key, size, max(0.0, age.total_seconds()))
+
+    def _key_in(self, facts: obstore.ObjectMeta) -> str | None:
+        path = facts["path"]
+        try:
+            # Asked for a range that is all of an object, some servers do not answer with a range.
+            if facts["size"] <= LONGEST_HEAD:
+                return key_of(bytes(obstore.get(self._bucket, path).bytes()))
+            return key_of(bytes(obstore.get_range(self._bucket, path, start=0, end=LONGEST_HEAD)))
+        except FileNotFoundError:
+            return None  # it went meanwhile
 
     def _path(self, key: str) -> str:
         namespace, slash, name = key.partition("/")
