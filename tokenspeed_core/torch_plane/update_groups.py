@@ -87,6 +87,9 @@ class UpdateGroups:
                 tensor = torch.empty(shape, dtype=dtype, device=self._device)
                 group.broadcast(tensor, SENDER).wait()
                 received.append(tensor)
+            if self._device.type == "cuda":
+                # Waiting for NCCL only orders the stream; who is answered may change what it sent.
+                torch.cuda.current_stream(self._device).synchronize()
         except RuntimeError as error:
             raise RefusedError(
                 f"group {name!r} broke after {len(received)} of {len(shapes)} tensors "
