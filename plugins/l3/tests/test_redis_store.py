@@ -306,6 +306,23 @@ def test_a_value_shorter_than_its_head_is_listed_and_damaged(bench: RedisBench) 
     store.close()
 
 
+def test_who_may_not_read_is_told(own: Callable[..., RedisBench]) -> None:
+    """A look that the server refuses is an error, and no empty or whole store."""
+    server = own()
+    store, keys, connection = server.open(), names("denied", 2), server.connect()
+    put(store, keys, size=10)
+    rules = [b"on", b">word", b"~*", b"+@all", b"-get"]
+    connection.ask([b"ACL", b"SETUSER", b"looker", *rules])
+    looker = server.open(username="looker", password="word")
+    with pytest.raises(StoreError, match="NOPERM"):
+        list(looker.objects())
+    connection.ask([b"ACL", b"SETUSER", b"looker", b"resetkeys", b"+get", b"~tokenspeed-l3:g:*"])
+    with pytest.raises(StoreError, match="NOPERM"):
+        looker.check(keys[0])
+    for each in (looker, store, connection):
+        each.close()
+
+
 def test_a_password_is_asked_for(own: Callable[..., RedisBench]) -> None:
     """A store names itself to a server that wants it, and is told when that fails."""
     server = own("--requirepass", "s3cret/word")

@@ -136,7 +136,12 @@ class RedisStore:
 
         def ask(connection: Connection) -> Reply:
             (name,) = self._names(connection, [key])
-            return None if name is None else _unnoticed(connection, [[b"GET", name]])[0]
+            if name is None:
+                return None
+            (reply,) = _unnoticed(connection, [[b"GET", name]])
+            if isinstance(reply, ReplyError):
+                raise reply
+            return reply
 
         data = self._run(ask)
         if not isinstance(data, bytes):
@@ -156,7 +161,7 @@ class RedisStore:
         start = f"{self._prefix}:g:".encode()
         names = [name for found in self._scan(start + b"*") for name in found]
         commands = [[b"GET", name] for name in names]
-        replies = self._run(lambda connection: connection.ask_all(commands))
+        replies = self._run(lambda connection: _granted(connection, commands))
         return {name.removeprefix(start): each for name, each in zip(names, replies, strict=True)}
 
     def _look(self, keys: Mapping[bytes, str]) -> Iterator[StoredObject]:
