@@ -19,6 +19,8 @@ from tokenspeed_core.testing.messages import request
 from tokenspeed_core.testing.tiny_model import TinyModel, tiny_model
 from tokenspeed_core.testing.torch_engine import TorchEngine, TorchSetup
 from tokenspeed_core.testing.torch_world import TorchWorld
+from tokenspeed_core.torch_plane import plane_setup
+from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.host_pool import HostPool
 from tokenspeed_core.torch_plane.plane import TorchDataPlane
 from tokenspeed_hookspecs import HostPages
@@ -131,6 +133,17 @@ OTHERS: Mapping[str, Callable[[], Mapping[str, object]]] = {
 def test_whatever_changes_a_pages_bytes_changes_its_identity(what: str) -> None:
     """Two engines that differ in it never take each other's pages for their own."""
     assert OTHERS[what]() != identity(tiny_model(1))
+
+
+def test_another_decoder_is_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may compute other keys from the same weights."""
+
+    class Other(Decoder):
+        pass
+
+    usual = identity(tiny_model(1))
+    monkeypatch.setattr(plane_setup, "pick_driver", lambda *_, **__: Other)
+    assert identity(tiny_model(1)) != usual
 
 
 def test_one_changed_number_is_another_checkpoint() -> None:

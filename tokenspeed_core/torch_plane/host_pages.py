@@ -83,6 +83,7 @@ def _identity(setup: PlaneSetup) -> Mapping[str, object]:
     shape: Mapping[str, object] = encode(attrs.asdict(whole))
     found: dict[str, object] = {
         "checkpoint": fingerprint(setup.model.open_weights()),
+        "decoder": _name(setup.make_decoder),
         "model": {name: value for name, value in shape.items() if name not in ELSEWHERE},
         "dtype": setup.info.dtype,
         "layout": LAYOUT,
@@ -94,3 +95,9 @@ def _identity(setup: PlaneSetup) -> Mapping[str, object]:
         # Some ways of stretching look at the longest text there may be.
         found["max_positions"] = [whole.max_position_embeddings, setup.info.max_model_len]
     return found
+
+
+def _name(decoder: object) -> str:
+    """Another decoder may compute other keys from the same weights."""
+    named = decoder if hasattr(decoder, "__qualname__") else type(decoder)
+    return f"{named.__module__}.{named.__qualname__}"
