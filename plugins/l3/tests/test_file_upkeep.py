@@ -190,10 +190,12 @@ def test_a_put_that_breaks_off_counts_what_it_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the limit would be passed by what is there and not counted."""
+    # A count beside the puts may count one of them twice, until the next count.
+    monkeypatch.setattr(Janitor, "begin", lambda janitor: None)
     store, keys = open_store(tmp_path), names("breaks", 6)
     put(store, names("first", 1), size=SIZE)
     tally, publish = Tally(f"{tmp_path}/{PRIVATE}/tally"), Draft.publish
-    wait_for(lambda: tally.add(0) == space_of(SIZE))
+    assert tally.add(0) == space_of(SIZE)
 
     def breaks_off(draft: Draft, directory: Directory) -> None:
         if draft.key == keys[3]:
