@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tokenspeed_core.torch_plane.host_memory import HUGE_PAGE, mapped_zeros
+from tokenspeed_core.torch_plane.host_memory import HUGE_PAGE, locked_zeros, mapped_zeros
 
 
 def mapping_of(address: int) -> tuple[str, list[str]]:
@@ -34,3 +36,24 @@ def test_big_zeros_are_private_memory_that_may_have_huge_pages() -> None:
     assert permissions == "rw-p"
     assert "hg" in flags
     assert zeros.data_ptr() % HUGE_PAGE == 0
+
+
+def test_locked_memory_is_as_large_as_asked_for_and_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three functions of CUDA are stood in for: it locks exactly the tensor, and lets go of it."""
+    locked: dict[int, int] = {}
+
+    def lock(address: int, size: int, flags: int) -> int:
+        locked[address] = size
+        return flags
+
+    runtime = SimpleNamespace(cudaHostRegister=lock, cudaHostUnregister=locked.pop)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda code: None)
+    zeros = locked_zeros((3, 1000), torch.float32)
+    assert locked == {zeros.data_ptr(): 3 * 1000 * 4}
+    assert not zeros.any()
+    del zeros
+    gc.collect()
+    assert locked == {}

@@ -3,8 +3,8 @@
 
 Frames are written by a thread of the file's own, as soon as their round is over: when an engine
 dies, what it took in until then is there, without the mark that ends a file that was closed. The
-file is bounded: past its limit no round can be
-replayed, and of those only the last are kept, for people to read.
+file is bounded: past its limit no round can be replayed, and of those only the last are kept, for
+people to read.
 """
 
 from __future__ import annotations

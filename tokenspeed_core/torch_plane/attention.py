@@ -18,6 +18,7 @@ from tokenspeed_core.torch_plane.decode_attention import (
     GatheredBlocks,
     KeptBlocks,
 )
+from tokenspeed_core.torch_plane.device import placed
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_blocks import DecodeRows, KVBlocks, block_positions
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache, flat_places
@@ -76,12 +77,9 @@ class AttentionPlanner:
 
     def plan(self, inputs: ForwardInputs) -> AttentionPlan:
         """Resolve pages, blocks and masks of one forward."""
-        # A copy that is waited for would also wait for the forward before this one.
-        table = torch.from_numpy(inputs.block_table)
-        table = table.to(self.cache.pages.device, non_blocking=True).long()
+        table = placed(inputs.block_table, self.cache.pages.device).long()
         lengths = np.asarray(inputs.row_lengths)
-        rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
-        rows = rows.to(table.device, non_blocking=True)
+        rows = placed(np.repeat(np.arange(len(lengths)), lengths), table.device)
         size = self.cache.page_size
         pages = table[rows, inputs.positions // size]
         places = flat_places(self.cache.pages, pages, offsets=inputs.positions % size)
@@ -137,8 +135,7 @@ class AttentionPlanner:
         page_ids = torch.cat([padded[row, : n * block // size] for row, n in enumerate(counts)])
         # Positions in their row, of every block's every place.
         positions = torch.cat([torch.arange(n * block, device=device) for n in counts])
-        ends = torch.tensor(rows.lengths).repeat_interleave(torch.tensor(counts) * block)
-        ends = ends.to(device, non_blocking=True)
+        ends = placed(np.repeat(rows.lengths, np.array(counts) * block), device)
         is_filled = (positions < ends).view(-1, 1, block, 1)
         bounds = itertools.pairwise([0, *itertools.accumulate(counts)])
         layout = self._layouts.make([list(range(a, b)) for a, b in bounds], rows.lengths)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tokenspeed_core.torch_plane.device import placed
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_hookspecs import Batch, LogprobPlan
 
@@ -29,7 +30,7 @@ class LastTokens:
         kept = self._tokens[slots]
         if (given < 0).all():
             return kept
-        host = torch.from_numpy(given).to(kept.device, non_blocking=True)
+        host = placed(given, kept.device)
         return torch.where(host < 0, kept, host)
 
 
@@ -51,7 +52,7 @@ def build_inputs(
     device = token_ids.device
     return ForwardInputs(
         token_ids=token_ids,
-        positions=torch.from_numpy(positions).to(device, non_blocking=True),
+        positions=placed(positions, device),
         row_lengths=batch.input_lengths,
         context_lengths=lengths.tolist(),
         num_extends=batch.num_extends,
@@ -59,7 +60,7 @@ def build_inputs(
         incarnations=batch.incarnations,
         # Narrow rows may be padded with -1, which would index the last page; 0 is the null page.
         block_table=np.maximum(batch.block_tables[group], 0),
-        logit_rows=torch.from_numpy(wanted).to(device, non_blocking=True),
+        logit_rows=placed(wanted, device),
     )
 
 
@@ -67,8 +68,7 @@ def flat_token_ids(batch: Batch, slots: Tensor, *, last: LastTokens) -> Tensor:
     """The tokens a batch feeds, int64 [tokens] on the device of `slots` [rows]."""
     parts = []
     if batch.num_extends:
-        given = torch.from_numpy(np.asarray(batch.input_ids, dtype=np.int64))
-        parts.append(given.to(slots.device, non_blocking=True))
+        parts.append(placed(np.asarray(batch.input_ids, dtype=np.int64), slots.device))
     if batch.num_extends < len(batch.request_ids):
         fed = np.asarray(batch.decode_input_ids, dtype=np.int64)
         parts.append(last.fed(slots[batch.num_extends :], fed))

@@ -11,6 +11,8 @@ import torch
 from attrs import define, frozen
 from torch import Tensor
 
+from tokenspeed_core.torch_plane.device import placed
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -53,7 +55,7 @@ class LayoutMaker:
 
     def make(self, row_blocks: Sequence[list[int]], lengths: Sequence[int]) -> BlockLayout:
         """Lay out rows by their blocks, in order; together these are 0 to n - 1."""
-        ends = torch.tensor(lengths).to(self._like.device, non_blocking=True)
+        ends = self._tensor(np.asarray(lengths, dtype=np.int64))
         last = self._layout
         if last is None or self._blocks != row_blocks:
             self._blocks = [list(blocks) for blocks in row_blocks]
@@ -108,7 +110,7 @@ class LayoutMaker:
         return RowGroup(group.shape, group.pick, mask[:, None], group.rows)
 
     def _tensor(self, values: Ints) -> Tensor:
-        return torch.from_numpy(values).to(self._like.device, non_blocking=True)
+        return placed(values, self._like.device)
 
 
 def _of_similar_depth(depths: Ints) -> list[Ints]:

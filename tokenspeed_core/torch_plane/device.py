@@ -7,6 +7,8 @@ copied on the way to the host.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -51,10 +53,18 @@ class Device:
         return host.copy_(tensor, non_blocking=True)
 
 
-def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
+def placed(values: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """An array of the host on a device. A copy that is waited for would also wait for the forward
+    before this one."""
+    # Columns of records are strided views, which torch does not take.
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+
+
+def choose_device(name: str, *, local_rank: int = 0, local_size: int = 1) -> torch.device:
     """Return the device of that name; `auto` is CUDA where there is one, else the CPU.
 
-    CUDA without a number is the GPU of that rank among those of its host.
+    CUDA without a number is the GPU of that rank among those of its host. ConfigError: there is no
+    such device, or it is one GPU for several ranks.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
@@ -77,6 +87,13 @@ def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
     if device == torch.device("cuda"):
         # A thread can only be given a device by number. A rank that is shown a single GPU has 0.
         return torch.device("cuda", local_rank % count)
+    if device.type == "cuda" and local_size > 1:
+        raise ConfigError(
+            [
+                f"engine.device: {name!r} is one GPU, and {local_size} ranks run on this host; "
+                "with 'cuda' each takes its own"
+            ]
+        )
     return device
 
 

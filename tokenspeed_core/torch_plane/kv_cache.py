@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tokenspeed_core.models.config import ModelConfig
+from tokenspeed_core.torch_plane.device import placed
 from tokenspeed_core.torch_plane.host_memory import mapped_zeros
 
 KEYS, VALUES = 0, 1
@@ -102,8 +103,7 @@ def flat_places(blocks: Tensor, chosen: Tensor, *, offsets: Tensor) -> Tensor:
 
 
 def _index(page_ids: Sequence[int], pages: Tensor) -> Tensor:
-    ids = torch.from_numpy(np.asarray(page_ids, dtype=np.int64))
-    return ids.to(pages.device, non_blocking=True)
+    return placed(np.asarray(page_ids, dtype=np.int64), pages.device)
 
 
 def _zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:

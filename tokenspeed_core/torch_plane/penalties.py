@@ -17,6 +17,8 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from tokenspeed_core.torch_plane.device import placed
+
 FIRST_ROWS = 8
 # Keeps a repetition penalty of zero from dividing by it.
 SMALLEST_REPETITION = 1e-6
@@ -100,7 +102,7 @@ class PenaltyTexts:
         return torch.where(is_there, found, self.vocab_size)
 
     def _there(self, values: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._tokens.device, non_blocking=True)
+        return placed(values, self._tokens.device)
 
     def _grow(self) -> None:
         old = self._tokens.shape[0]

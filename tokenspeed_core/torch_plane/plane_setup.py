@@ -116,8 +116,8 @@ def prepare(
             [f"data_plane.{name}: the torch plane has no such option" for name in unknown]
         )
     progress: Progress = options.get("progress") or Silent()
-    local_rank = 0 if seat is None else seat.rank % seat.local_size
-    device = choose_device(config.engine.device, local_rank=local_rank)
+    rank, size = (0, 1) if seat is None else (seat.rank % seat.local_size, seat.local_size)
+    device = choose_device(config.engine.device, local_rank=rank, local_size=size)
     dtype = choose_dtype(config.engine.dtype, device)
     model: RunnableModel = options.get("model") or resolve_model(config.engine.model, progress)
     shape = model.config

@@ -25,7 +25,7 @@ from tokenspeed_core.torch_plane.batch_inputs import (
 from tokenspeed_core.torch_plane.cache_pools import CachePools
 from tokenspeed_core.torch_plane.decoder import Decoder
 from tokenspeed_core.torch_plane.decoder_part import DecoderPart
-from tokenspeed_core.torch_plane.device import Device, Mark
+from tokenspeed_core.torch_plane.device import Device, Mark, placed
 from tokenspeed_core.torch_plane.extensions import Extensions
 from tokenspeed_core.torch_plane.logprobs import Scores, score, score_hidden, spread
 from tokenspeed_core.torch_plane.profiler import Profiler
@@ -224,7 +224,7 @@ class Runner:
         )
 
     def _tensor(self, values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
-        return torch.from_numpy(values).to(self.device.torch_device, non_blocking=True)
+        return placed(values, self.device.torch_device)
 
 
 def _all_seated(requests: Sequence[SeatedRequest | None]) -> list[SeatedRequest]:

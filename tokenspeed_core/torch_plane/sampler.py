@@ -17,6 +17,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from tokenspeed_core.torch_plane.device import placed
 from tokenspeed_core.torch_plane.draws import best_tokens, drawn_tokens
 from tokenspeed_core.torch_plane.filters import Filters, least_probabilities
 from tokenspeed_core.torch_plane.penalties import Penalised, PenaltyTexts
@@ -203,9 +204,7 @@ class Sampler:
         return self._tensor(np.repeat(places, [len(part) for part in ids]))
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
-        # Gathered columns are strided views of records, which torch does not take.
-        tensor = torch.from_numpy(np.ascontiguousarray(values))
-        return tensor.to(self._device, non_blocking=True)
+        return placed(values, self._device)
 
 
 def _needs_shaping(rows: SamplingRows) -> npt.NDArray[np.bool_]:

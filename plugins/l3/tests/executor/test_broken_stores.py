@@ -7,100 +7,25 @@ import gc
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from attrs import define, field
+from attrs import define
 
-from tokenspeed_hookspecs import HostGroup, StorageKey, StorageOperation, StorageOperationKind
+from tokenspeed_hookspecs import StorageKey, StorageOperation, StorageOperationKind
 from tokenspeed_l3.executor import Executor, ExecutorSettings
 from tokenspeed_l3.health import HealthState
 from tokenspeed_l3.jobs import GET, PUT, QUERY, Job, Site
 from tokenspeed_l3.keys import Part
-from tokenspeed_l3.report import Completion
 from tokenspeed_l3.store import IoResult
 from tokenspeed_l3.testing import ScriptedStore
 
-PAGE_BYTES, NUM_PAGES = 8, 16
 LIMIT_S = 20.0
 LOG = logging.getLogger("tokenspeed.test")
 
 
-@define(eq=False)
-class Pages:
-    """Host pages of one group."""
-
-    memory: memoryview = field(factory=lambda: memoryview(bytearray(PAGE_BYTES * NUM_PAGES)))
-    groups: Sequence[HostGroup] = (HostGroup("full", PAGE_BYTES, ("cells",)),)
-    num_pages: int = NUM_PAGES
-
-    @property
-    def buffers(self) -> Sequence[memoryview]:
-        return [self.memory]
-
-    def page(self, group: str, page: int) -> memoryview:
-        return self.memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
-
-    def identity(self) -> Mapping[str, object]:
-        return {}
-
-
-@define(eq=False)
-class Bench:
-    """An executor of one store, and a clock that the test holds."""
-
-    store: ScriptedStore
-    settings: ExecutorSettings
-    now: int = 1_000
-    answers: dict[int, Completion] = field(factory=dict)
-    site: Site = field(factory=lambda: Site({"full": Part("full", PAGE_BYTES)}, Pages()))
-    executor: Executor = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.executor = Executor(
-            self.store, self.settings, memory=self.site, log=LOG, now_us=lambda: self.now
-        )
-        self.executor.start()
-
-    def submit(self, op_id: int, kind: StorageOperationKind, *pages: int) -> None:
-        """Submit an operation on these pages."""
-        keys = [StorageKey("full", f"{page:064x}", 0) for page in pages]
-        operation = StorageOperation(op_id, kind, keys, () if kind is QUERY else pages)
-        self.executor.submit(Job(operation, "ns", self.site, self.now))
-
-    def answered(self, op_id: int) -> tuple[list[int], bool]:
-        """Wait for an operation's answer: success, and whether its pages are free."""
-        self.until(lambda: op_id in self.answers)
-        return [*self.answers[op_id].success], self.answers[op_id].is_retired
-
-    def until(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition, collecting answers."""
-        end = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < end, f"still waiting; answers are {self.answers}"
-            for each in self.executor.report().completions:
-                assert each.op_id not in self.answers, f"operation {each.op_id} answered twice"
-                self.answers[each.op_id] = each
-            time.sleep(0.001)
-
-
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture
-def bench() -> Iterator[MakeBench]:
-    """Makes benches, with one worker a kind; all are stopped."""
-    made: list[Bench] = []
-
-    def make(store: ScriptedStore | None = None, **settings: int) -> Bench:
-        chosen = {"query_workers": 1, "read_workers": 1, "write_workers": 1, **settings}
-        made.append(Bench(store or ScriptedStore(), ExecutorSettings(**chosen)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.store.open()
-        assert each.executor.stop(limit_s=LIMIT_S)
+MakeBench = Callable[..., Any]
 
 
 class Panic(BaseException):
@@ -192,13 +117,13 @@ class Memory:
     """What a store may touch, as something that a test sees the end of."""
 
 
-def test_the_memory_outlives_a_call_that_does_not_come_back() -> None:
+def test_the_memory_outlives_a_call_that_does_not_come_back(bench: MakeBench) -> None:
     """Whoever else let go of it: it stays until the store does, and then goes."""
     store, memory = ScriptedStore(shut={"query"}), Memory()
     kept = weakref.ref(memory)
     executor = Executor(store, ExecutorSettings(query_workers=1), memory=memory, log=LOG)
     executor.start()
-    site = Site({"full": Part("full", PAGE_BYTES)}, Pages())
+    site = Site({"full": Part("full", 8)}, bench().pages)
     key = StorageKey("full", "0" * 64, 0)
     executor.submit(Job(StorageOperation(1, QUERY, [key]), "ns", site, 0))
     end = time.monotonic() + LIMIT_S
@@ -222,7 +147,7 @@ def test_after_the_recovery_interval_one_operation_of_many_is_on_trial(bench: Ma
     here.store.down = {"get"}
     here.submit(1, GET, 1)
     here.answered(1)
-    assert here.executor.health is HealthState.OPEN
+    here.until(lambda: here.executor.health is HealthState.OPEN)
     here.now += 1_000
     here.store.down, here.store.shut = set(), {"get"}
     for op_id in range(2, 10):
