@@ -46,6 +46,23 @@ def test_a_recorded_engine_replays_without_its_model(
     assert found["is_whole"]
     file.write_bytes(file.read_bytes()[:-1])
     assert "the file has no end" in run("replay", str(file)).out
+    ran = run("replay", str(file), "--until", "0")
+    assert (ran.code, "--until: expected at least 1" in ran.err) == (2, True)
+
+
+def test_a_damaged_recording_is_told(run: Run, tmp_path: Path) -> None:
+    """As one line and code 2, wherever it lies."""
+    file = tmp_path / "rounds.rec"
+    tape = TapeWriter(file)
+    tape.header(Header(config="", plugins=(), plane={}))
+    tape.frame(Frame(0))
+    tape.close()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-12] + b"\xc0" + whole[-11:])
+    ran = run("replay", str(file), "--last", "1")
+    assert (ran.code, "is damaged between bytes" in ran.err) == (2, True)
+    file.write_bytes(whole[:30])
+    assert "has no header of a recording: it ends before that" in run("replay", str(file)).err
 
 
 def test_the_last_rounds_are_shown(run: Run, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ FAULTS = [
             "_ = self._replies, []"),
     Planted(0, "loop.drains", "Drains.finish", "or num_in_flight", ""),
     Planted(28, "loop.drains", "Drains._is_over", "if sizes.waiting or", "if"),
-    Planted(1, "loop.gate", "Gate.run", "if is_cleared else refused(FLUSH, CACHE_IN_USE)",
+    Planted(1, "loop.gate", "Gate.run", "if is_cleared else refused(FLUSH, reason)",
             "and None"),
     Planted(0, COMMIT, "_Commit._commit_row", "self.outbox.end(state)", "pass"),
     Planted(1, COMMIT, "_Commit._commit_row", "row in self.nan_rows or", ""),

@@ -37,6 +37,8 @@ def run(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.last is not None and given.last < 1:
         raise ConfigError([f"--last: expected at least 1, got {given.last}"])
+    if given.until is not None and given.until < 1:
+        raise ConfigError([f"--until: expected at least 1, got {given.until}"])
     trace = () if given.trace is None else (PluginChoice("trace", {"file": str(given.trace)}),)
     try:
         if given.last is not None:

@@ -22,6 +22,10 @@ CACHE_IN_USE = (
     "the cache was not cleared: requests run, or cache operations are open; retry once they are "
     "done (pause with mode wait or abort to have none)"
 )
+NOT_FORGOTTEN = (
+    "the cache was not cleared: what a plugin keeps of it elsewhere could not be removed, and the "
+    "log says why (is a store down?); nothing was changed, so retry once that is mended"
+)
 NOT_FLUSHED = (
     "cache flush failed, so nothing was changed; retry once open cache operations are done and no "
     "request runs or is suspended (retracted or restoring), or ask without flush_cache"
@@ -105,9 +109,10 @@ class Gate:
         wants_flush = (agreed.wants_flush and not waits) or (
             operation is not None and operation.clears_cache
         )
-        is_cleared = self._clear(round) if wants_flush else True
+        reason = self._clear(round) if wants_flush else ""
+        is_cleared = not reason
         for _ in range(flushes):
-            self._controls.reply(done(FLUSH) if is_cleared else refused(FLUSH, CACHE_IN_USE))
+            self._controls.reply(done(FLUSH) if is_cleared else refused(FLUSH, reason))
         if operation is None:
             return
         if heads[0] is self._requested:
@@ -136,16 +141,16 @@ class Gate:
     def _heads(self, agreed: _Agreed) -> tuple[tuple[Queue, int], tuple[Queue, int]]:
         return (self._requested, agreed.requested), (self._internal, agreed.internal)
 
-    def _clear(self, round: Round) -> bool:
+    def _clear(self, round: Round) -> str:
         """Clear the cache on every rank or on none: all agree that they can before any does, then
-        that what plugins keep of it is gone."""
+        that what plugins keep of it is gone. Why it was not cleared, on every rank alike."""
         if not self._converge(self._scheduler.can_clear_cache()):
-            return False
+            return CACHE_IN_USE
         forget = self._cache_clearing
         if forget is not None and not self._converge(forget(round)):
-            return False
+            return NOT_FORGOTTEN
         round.cache_cleared = self._scheduler.clear_cache()
-        return round.cache_cleared
+        return "" if round.cache_cleared else CACHE_IN_USE
 
     def _converge(self, mine: bool) -> bool:
         """Whether every rank of the replica and of the world says yes."""

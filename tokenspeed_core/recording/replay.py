@@ -64,12 +64,12 @@ def replay(path: Path, *, until: int | None = None, plugins: Sequence[Chosen] = 
     """
     header, frames = read(path)
     run = _Run(header, plugins)
-    for frame in frames:
-        for _ in range(frame.repeats):
-            if until is not None and run.rounds >= until:
-                break
-            run.round(frame)
-    return evolve(run.end(), is_whole=frames.is_whole)
+    try:
+        for frame in frames:
+            run.repeat(frame, until=until)
+    finally:
+        found = run.end()
+    return evolve(found, is_whole=frames.is_whole)
 
 
 class _Run:
@@ -84,6 +84,13 @@ class _Run:
         self._rank: Rank | None = None
         self._unreplayed = 0
         self._parted = self._failure = ""
+
+    def repeat(self, frame: Frame, *, until: int | None) -> None:
+        """Run the rounds that took in a frame, as far as they are asked for."""
+        for _ in range(frame.repeats):
+            if until is not None and self.rounds >= until:
+                return
+            self.round(frame)
 
     def round(self, frame: Frame) -> None:
         """Run a round on a frame, unless the replay ended before it."""

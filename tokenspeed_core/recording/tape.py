@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The file of a recording: a header, then a frame a round, each with its length before it.
+"""The file of a recording: a header, then a frame a round, each behind its length and CRC-32.
 
 Frames are written by a thread of the file's own, as soon as their round is over: when an engine
 dies, what it took in until then is there, without the mark that ends a file that was closed. The
@@ -13,6 +13,7 @@ import os
 import queue
 import struct
 import threading
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ from attrs import field, frozen
 
 from tokenspeed_core.errors import EngineError
 
-MAGIC = b"tokenspeed recording 1\n"
-LENGTH = struct.Struct("<I")
+MAGIC = b"tokenspeed recording 2\n"
+HEAD = struct.Struct("<II")
 END = b""  # nothing that is recorded has no bytes
 MOST_BYTES = 256 * 2**20
 LAST_ROUNDS = 256
@@ -112,18 +113,18 @@ class TapeWriter:
 
     def _put(self, record: Header | Frame) -> None:
         payload = self._encode(record)
-        self._written += len(payload) + LENGTH.size
+        self._written += len(payload) + HEAD.size
         self._queue.put(payload)
 
     def _write(self) -> None:
         while (payload := self._queue.get()) is not None:
-            self._file.write(LENGTH.pack(len(payload)) + payload)
+            self._file.write(HEAD.pack(len(payload), zlib.crc32(payload)) + payload)
             if self._queue.empty():
                 self._file.flush()
 
 
 class Frames:
-    """The frames of a file, as they are asked for.
+    """The frames of a file, as they are asked for. EngineError: one is damaged.
 
     `is_whole` once they were all read up to the end mark: without it the engine was killed, or the
     file was cut, or is still being written.
@@ -150,7 +151,8 @@ def read(path: Path) -> tuple[Header, Frames]:
     try:
         header = msgspec.msgpack.decode(next(payloads), type=Header)
     except (StopIteration, msgspec.MsgspecError) as error:
-        raise EngineError(f"{path} has no header of a recording: {error}") from error
+        told = str(error) or "it ends before that"
+        raise EngineError(f"{path} has no header of a recording: {told}") from error
     return header, Frames(payloads)
 
 
@@ -161,8 +163,12 @@ def _payloads(path: Path) -> Iterator[bytes]:
                 f"{path} is no recording of this version: it does not begin with "
                 f"{MAGIC.decode().strip()!r}"
             )
-        while len(size := file.read(LENGTH.size)) == LENGTH.size:
-            payload = file.read(*LENGTH.unpack(size))
-            if len(payload) < LENGTH.unpack(size)[0]:
+        while len(head := file.read(HEAD.size)) == HEAD.size:
+            size, check = HEAD.unpack(head)
+            payload = file.read(size)
+            if len(payload) < size:
                 return
+            if zlib.crc32(payload) != check:
+                end = file.tell()
+                raise EngineError(f"{path} is damaged between bytes {end - size} and {end}")
             yield payload

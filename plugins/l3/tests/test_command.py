@@ -13,7 +13,7 @@ import pytest
 
 from tokenspeed_l3.command import run
 from tokenspeed_l3.contents import age_text, read_age, size_text, to_remove
-from tokenspeed_l3.store import StoredObject
+from tokenspeed_l3.store import StoredObject, StoreError
 from tokenspeed_l3.store_contract import names, put
 from tokenspeed_l3.stores.directory import Directory
 from tokenspeed_l3.stores.file import FileStore
@@ -104,6 +104,29 @@ def test_verify_names_the_damaged(place: str, capsys: pytest.CaptureFixture[str]
     assert run(["verify", "--store", place, "--remove"]) == 1
     assert f"{key}: its checksum does not fit its bytes; removed" in capsys.readouterr().out
     assert run(["verify", "--store", place]) == 0
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_is_removed(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One damaged object that stays is no reason to leave the others."""
+    root, remove = place.removeprefix("file:"), FileStore.remove
+    first, *_, last = keys = sorted(names("old", 3))
+    for key in (first, last):
+        Path(Directory(root).path(key)).write_bytes(b"x")
+
+    def stays(store: FileStore, key: str) -> bool:
+        if key == first:
+            raise StoreError("it is a directory")
+        return remove(store, key)
+
+    monkeypatch.setattr(FileStore, "remove", stays)
+    assert run(["verify", "--store", place, "--remove"]) == 1
+    told = capsys.readouterr().out
+    assert "; not removed: it is a directory\n" in told
+    assert told.endswith("5 objects read, 2 damaged\n")
+    assert run(["ls", "--store", place, "--json"]) == 0
+    assert {each["key"] for each in lines(capsys)} >= {*keys} - {last}
 
 
 def test_names_are_no_markup(place: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,6 +258,20 @@ def test_a_damaged_value_that_may_not_be_deleted_is_still_only_damaged(
     store.close()
 
 
+def test_what_is_no_value_is_damage_and_no_error(bench: RedisBench) -> None:
+    """A list in the place of an object: its neighbours are got, and it can be put anew."""
+    store, keys, connection = bench.open(), names("typed", 2), bench.connect()
+    put(store, keys, size=10)
+    connection.ask([b"UNLINK", bench._name(keys[0])])
+    connection.ask([b"RPUSH", bench._name(keys[0]), b"x"])
+    result = store.batch_get_into(keys, [blank(10), blank(10)])
+    assert (list(result.success), list(result.failed)) == ([False, True], [True, False])
+    assert all(put(store, keys, size=10).success)
+    assert get(store, keys[0], size=10) == (bytes(page_of(keys[0], 10)), False)
+    connection.close()
+    store.close()
+
+
 def test_objects_can_have_a_lifetime(bench: RedisBench) -> None:
     """With `ttl` an object goes by itself."""
     store, (key,) = bench.open(ttl="200ms"), names("ttl", 1)

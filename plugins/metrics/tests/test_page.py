@@ -121,6 +121,14 @@ def test_the_table_shows_what_is_not_zero(served: str, capsys: pytest.CaptureFix
     assert not any("refused" in line[0] for line in lines)
 
 
+def test_a_server_is_as_good_as_its_page(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other commands take a server's address; what is no metrics is told in a line."""
+    assert run(["--url", served.removesuffix("/metrics"), "num_requests"]) == 0
+    assert "num_requests" in capsys.readouterr().out
+    assert run(["--url", "data:text/html,<!doctype html>"]) == 1
+    assert capsys.readouterr().err.startswith("tokenspeed: no metrics at data:")
+
+
 def test_a_server_that_is_not_there_is_told(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, and an exit code."""
     assert run(["--url", f"http://127.0.0.1:{port}/metrics"]) == 1

@@ -138,17 +138,25 @@ def verify(call: _Call) -> int:
         if problem is None:
             continue
         damaged += 1
-        is_removed = call.given.remove and call.store.remove(each.key)
+        is_removed, end = _removed(call, each.key) if call.given.remove else (False, "")
         if call.given.json:
             call.tell({"key": each.key, "problem": problem, "removed": is_removed})
         else:
-            end = "; removed" if is_removed else ""
             call.line(f"{each.key}: {problem}{end}")
     if call.given.json:
         call.tell({"checked": checked, "damaged": damaged})
     else:
         call.console.print(f"{checked:,} objects read, {damaged:,} damaged", highlight=False)
     return DAMAGED if damaged else 0
+
+
+def _removed(call: _Call, key: str) -> tuple[bool, str]:
+    """Whether a damaged object was removed, and words for it; one that cannot be is no reason to
+    leave the others."""
+    try:
+        return call.store.remove(key), "; removed"
+    except StoreError as error:
+        return False, f"; not removed: {error}"
 
 
 def prune(call: _Call) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,7 +17,8 @@ from rich.table import Table
 
 from tokenspeed_metrics.exposition import PREFIX
 
-DEFAULT_URL = "http://127.0.0.1:8000/metrics"
+PAGE = "/metrics"
+DEFAULT_URL = f"http://127.0.0.1:8000{PAGE}"
 TIMEOUT_S = 10.0
 COMMON = ("model_name", "engine")
 
@@ -36,22 +37,22 @@ class Row(NamedTuple):
 def run(arguments: list[str]) -> int:
     """Print the table; 1 where no server answers."""
     parser = argparse.ArgumentParser("tokenspeed metrics", description=__doc__)
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the page to read ({DEFAULT_URL})")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"a server, or the page to read ({DEFAULT_URL})"
+    )
     parser.add_argument("--all", action="store_true", help="also what is still 0")
     parser.add_argument("names", nargs="*", metavar="TEXT", help="only names that hold a text")
     given = parser.parse_args(arguments)
+    url = given.url if urlsplit(given.url).path.strip("/") else given.url.rstrip("/") + PAGE
     try:
-        with urllib.request.urlopen(given.url, timeout=TIMEOUT_S) as response:
-            text = response.read().decode()
-    except (urllib.error.URLError, OSError) as error:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            found = list(rows_of(text_string_to_metric_families(response.read().decode())))
+    except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        sys.stderr.write(f"tokenspeed: no metrics at {given.url}: {reason}; --url names a page\n")
+        sys.stderr.write(f"tokenspeed: no metrics at {url}: {reason}; --url names a page\n")
         return 1
-    rows = [
-        row
-        for row in rows_of(text_string_to_metric_families(text))
-        if (given.all or row.value) and _is_wanted(row.name, given.names)
-    ]
+    wanted = (row for row in found if given.all or row.value)
+    rows = [row for row in wanted if _is_wanted(row.name, given.names)]
     Console().print(table(rows))
     return 0
 

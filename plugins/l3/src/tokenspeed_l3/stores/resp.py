@@ -21,6 +21,7 @@ BUFFER = 1 << 16
 
 Part: TypeAlias = bytes | memoryview
 Reply: TypeAlias = "bytes | int | list[Reply] | ReplyError | None"
+WRONG_TYPE = b"-WRONGTYPE "  # it is no value, but a list or the like
 
 
 class ReplyError(Exception):
@@ -150,6 +151,8 @@ class Connection:
         was given each part of the page as it came; false, it is something else; None, there is
         none. ReplyError: refused."""
         line = self._line()
+        if line.startswith(WRONG_TYPE):
+            return False
         if line.startswith(b"-"):
             raise ReplyError(line[1:].decode(errors="replace"))
         if not line.startswith(b"$"):
