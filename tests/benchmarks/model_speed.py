@@ -52,11 +52,9 @@ class BareDecoder:
             dtype=torch.bfloat16,
             device=CPU,
         )
-        self._runs = 0
 
     def generate(self, prompts: torch.Tensor, *, new_tokens: int) -> tuple[Timing, torch.Tensor]:
         """Continue prompts int64 [streams, length]; returns also the tokens [streams, new]."""
-        self._runs += 1
         rows, length = prompts.shape
         table = _table(rows, length + new_tokens)
         began = time.perf_counter()
@@ -96,8 +94,6 @@ class BareDecoder:
             row_lengths=list(lengths),
             context_lengths=[start + fed] * rows,
             num_extends=rows if fed > 1 else 0,
-            slots=list(range(rows)),
-            incarnations=[self._runs] * rows,
             block_table=table[:rows],
             logit_rows=torch.arange(1, rows + 1) * fed - 1,
         )

@@ -12,7 +12,7 @@ import transformers
 
 from tokenspeed_core.models.config import parse_config
 from tokenspeed_core.models.weights import TensorWeights
-from tokenspeed_core.testing.paged_texts import PagedTexts
+from tokenspeed_core.testing.paged_texts import PagedTexts, Text
 from tokenspeed_core.torch_plane.decoder import Decoder
 
 SHAPE = {
@@ -96,7 +96,7 @@ def test_a_whole_prompt_has_the_logits_of_the_reference(kind: str) -> None:
     """One chunk from the first position gives every token the reference's logits."""
     reference, ours = a_pair(kind)
     texts, text = PagedTexts.over(ours), some_text(150)
-    logits = texts.feed([(texts.new(), text)])
+    logits = texts.feed([(Text(), text)])
     torch.testing.assert_close(logits, expected(reference, text), atol=1e-4, rtol=1e-4)
 
 
@@ -106,7 +106,7 @@ def test_chunks_and_steps_together_have_the_logits_of_the_reference(kind: str) -
     reference, ours = a_pair(kind)
     texts = PagedTexts.over(ours)
     a, b, c = (some_text(40, seed) for seed in (1, 2, 3))
-    first, second, third = texts.new(), texts.new(), texts.new()
+    first, second, third = Text(), Text(), Text()
     found = [texts.feed([(first, a[:11]), (second, b[:30])])]
     found.append(texts.feed([(first, a[11:29]), (third, c[:7])], (second, b[30])))
     found.append(texts.feed([(first, a[29:31])], (second, b[31]), (third, c[7])))
@@ -125,7 +125,7 @@ def test_rows_of_very_different_lengths_decode_as_the_reference(steps: int) -> N
     reference, ours = a_pair("llama")
     texts = PagedTexts.over(ours)
     short, long = some_text(3 + steps, seed=1), some_text(130 + steps, seed=2)
-    one, other = texts.new(), texts.new()
+    one, other = Text(), Text()
     texts.feed([(one, short[:3]), (other, long[:130])])
     found = [texts.feed([], (one, short[3 + i]), (other, long[130 + i])) for i in range(steps)]
     wanted = torch.stack([expected(reference, short)[3:], expected(reference, long)[130:]], dim=1)

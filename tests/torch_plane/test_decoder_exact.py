@@ -11,7 +11,7 @@ import torch
 from tokenspeed_core.models.config import parse_config
 from tokenspeed_core.models.expected_weights import expected_weights
 from tokenspeed_core.models.weights import TensorWeights
-from tokenspeed_core.testing.paged_texts import PagedTexts
+from tokenspeed_core.testing.paged_texts import PagedTexts, Text
 from tokenspeed_core.torch_plane.decoder import Decoder
 
 # Some of these products oneDNN computes in other ways for one row than for many.
@@ -49,12 +49,12 @@ def test_decoding_is_the_same_bits_in_any_company(dtype: torch.dtype, company: i
     """A row beside others of other lengths has the logits it has alone."""
     decoder, prompt = a_decoder(dtype), some_text(90)
     texts = PagedTexts.over(decoder, num_pages=2000)
-    row, *others = (texts.new() for _ in range(1 + company))
+    row, *others = (Text() for _ in range(1 + company))
     texts.feed([(row, prompt), *((other, some_text(7 * i + 1)) for i, other in enumerate(others))])
     beside = [(other, 3) for other in others]
     found = [texts.feed([], *beside[:2], (row, 5), *beside[2:])[len(beside[:2])] for _ in range(3)]
     alone = PagedTexts.over(decoder)
-    only = alone.new()
+    only = Text()
     alone.feed([(only, prompt)])
     assert torch.equal(torch.stack(found), torch.cat([alone.feed([], (only, 5)) for _ in range(3)]))
 
@@ -64,8 +64,8 @@ def test_a_prompt_is_the_same_bits_wherever_it_is_cut(cuts: list[int]) -> None:
     """In bf16 every token of a prompt has the same logits in chunks as in one piece."""
     decoder, prompt = a_decoder(torch.bfloat16), some_text(300)
     texts = PagedTexts.over(decoder)
-    whole = texts.feed([(texts.new(), prompt)])
-    row = texts.new()
+    whole = texts.feed([(Text(), prompt)])
+    row = Text()
     parts = [
         texts.feed([(row, prompt[start:stop])])
         for start, stop in itertools.pairwise([0, *cuts, len(prompt)])

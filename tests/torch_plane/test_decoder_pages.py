@@ -45,7 +45,7 @@ def text_of(length: int, seed: int = 0) -> list[int]:
 
 def started(texts: PagedTexts, length: int) -> Text:
     """A request whose prompt of that length is cached."""
-    text = texts.new()
+    text = Text()
     texts.feed([(text, text_of(length, seed=length))])
     return text
 
@@ -57,7 +57,7 @@ def steps(texts: PagedTexts, text: Text, *, count: int) -> torch.Tensor:
 
 def a_bit_of_everything(texts: PagedTexts) -> torch.Tensor:
     """Logits of whole prompts, chunks over a prefix short and long, and steps."""
-    a, b = texts.new(), texts.new()
+    a, b = Text(), Text()
     found = [texts.feed([(a, text_of(9)), (b, text_of(150))])]
     found.append(texts.feed([(a, text_of(7))], (b, 4)))
     found.append(texts.feed([(a, text_of(170))], (b, 5)))
@@ -70,17 +70,6 @@ def test_what_pages_held_before_is_never_seen(decoder: Decoder, garbage: float) 
     """Over pages full of garbage, the null page too, the logits are those over clean pages."""
     clean = a_bit_of_everything(PagedTexts.over(decoder, garbage=0.0))
     assert torch.equal(a_bit_of_everything(PagedTexts.over(decoder, garbage=garbage)), clean)
-
-
-@pytest.mark.parametrize("garbage", [NAN, INF])
-def test_without_room_for_copies_the_logits_are_the_same(decoder: Decoder, garbage: float) -> None:
-    """Blocks put together from pages at every layer give what the kept copies give."""
-    kept = a_bit_of_everything(PagedTexts.over(decoder))
-    texts = PagedTexts.over(decoder, garbage=garbage)
-    decoder.planner = AttentionPlanner(
-        texts.cache, num_heads=decoder.config.num_heads, copies_limit_bytes=20_000
-    )
-    assert torch.equal(a_bit_of_everything(texts), kept)
 
 
 def test_a_row_decodes_alone_as_in_company(decoder: Decoder) -> None:
@@ -118,17 +107,17 @@ def test_rows_come_and_go(decoder: Decoder) -> None:
     assert torch.equal(torch.stack(found), steps(alone, started(alone, 130), count=4))
 
 
-def test_a_place_taken_over_is_not_taken_for_its_last_holder(decoder: Decoder) -> None:
-    """A request in another's slot and pages, of the same length, has its own logits."""
+def test_pages_taken_over_are_not_taken_for_their_last_holder_s(decoder: Decoder) -> None:
+    """A request in another's pages, of the same length, has its own logits."""
     texts = PagedTexts.over(decoder)
     first = started(texts, 20)
     texts.feed([], (first, 1))
     texts.free(first)
-    second = texts.new(slot=first.slot)
+    second = Text()
     texts.feed([(second, text_of(21, seed=99))])
     found = steps(texts, second, count=2)
     alone = PagedTexts.over(decoder)
-    other = alone.new()
+    other = Text()
     alone.feed([(other, text_of(21, seed=99))])
     assert torch.equal(found, steps(alone, other, count=2))
 
@@ -138,7 +127,7 @@ def test_pages_hold_what_was_decoded(decoder: Decoder) -> None:
     texts = PagedTexts.over(decoder)
     row = started(texts, 62)
     steps(texts, row, count=4)
-    moved = Text(slot=row.slot, incarnation=99, cached=row.cached)
+    moved = Text(cached=row.cached)
     moved.pages = [texts.page() for _ in row.pages]
     texts.cache.copy(row.pages, moved.pages)
     texts.cache.pages[:, :, row.pages] = NAN

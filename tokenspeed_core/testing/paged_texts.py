@@ -20,10 +20,8 @@ PAGE_SIZE = 4
 
 @define(eq=False)
 class Text:
-    """One request: where it sits, its pages in order, how much of it is cached."""
+    """One request: its pages in order, how much of it is cached."""
 
-    slot: int
-    incarnation: int
     pages: list[int] = field(factory=list)
     cached: int = 0
 
@@ -35,7 +33,6 @@ class PagedTexts:
     decoder: Decoder
     cache: PagedKVCache
     _free: list[int]
-    _seated: int = 0
 
     @classmethod
     def over(
@@ -53,11 +50,6 @@ class PagedTexts:
         free = list(range(1, num_pages))
         random.Random(seed).shuffle(free)
         return cls(decoder, cache, free)
-
-    def new(self, slot: int | None = None) -> Text:
-        """Seat another request, with no pages yet."""
-        self._seated += 1
-        return Text(self._seated if slot is None else slot, incarnation=self._seated)
 
     def page(self) -> int:
         """A page that nobody holds."""
@@ -91,8 +83,6 @@ class PagedTexts:
             row_lengths=[len(fed) for _, fed in rows],
             context_lengths=[text.cached for text, _ in rows],
             num_extends=len(chunks),
-            slots=[text.slot for text, _ in rows],
-            incarnations=[text.incarnation for text, _ in rows],
             block_table=_table([text.pages for text, _ in rows]),
             logit_rows=torch.arange(len(tokens), device=device),
         )

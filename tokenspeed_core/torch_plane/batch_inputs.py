@@ -56,8 +56,6 @@ def build_inputs(
         row_lengths=batch.input_lengths,
         context_lengths=lengths.tolist(),
         num_extends=batch.num_extends,
-        slots=batch.slots.tolist(),
-        incarnations=batch.incarnations,
         # Narrow rows may be padded with -1, which would index the last page; 0 is the null page.
         block_table=np.maximum(batch.block_tables[group], 0),
         logit_rows=placed(wanted, device),

@@ -14,6 +14,12 @@ from torch import Tensor
 from tokenspeed_core.torch_plane.device import placed
 
 Ints = npt.NDArray[np.int64]
+BLOCK_POSITIONS = 64  # at least; as fast as a row's keys in one piece, and wastes little
+
+
+def block_positions(page_size: int) -> int:
+    """Positions of a block: whole pages, and at least `BLOCK_POSITIONS`."""
+    return page_size * -(-BLOCK_POSITIONS // page_size)
 
 
 @frozen(eq=False)

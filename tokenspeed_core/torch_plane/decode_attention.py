@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Attention of decoding rows: one product over the blocks of all rows, whatever their lengths.
+"""Attention of decoding rows by torch: one product over the blocks of all rows of any length.
+
+For devices and dtypes without a kernel; `host_decode` is the CPU's.
 
 Scores are made block by block, put in rows for the softmax, and taken apart again for the product
 with the values. A row's result does not depend on which rows are beside it: its blocks are the same
@@ -8,60 +10,20 @@ alone, and a place it has no block for counts exactly zero.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from attrs import frozen
 from torch import Tensor
 
 from tokenspeed_core.torch_plane.block_layout import BlockLayout
-from tokenspeed_core.torch_plane.kv_blocks import KVBlocks
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
-
-
-class BlockSource(Protocol):
-    """Where a forward's blocks come from."""
-
-    def store(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the rows' new kv [rows, 2 x kv_heads, head_dim]; return keys and values.
-
-        Both are [blocks x kv_heads, block, head_dim], finite wherever no row has a position.
-        """
-
-    def finish(self) -> None:
-        """See to it that the pages hold the new keys and values of all layers."""
-
-
-class KeptBlocks:
-    """The first `count` of the rows' dense copies.
-
-    `places` and `page_places` [rows, 2 x kv_heads] are the new positions' flat places in the
-    copies and in the pages.
-    """
-
-    def __init__(self, kept: KVBlocks, count: int, *, places: Tensor, page_places: Tensor) -> None:
-        self._kept = kept
-        self._layers = kept.layers
-        self._count = count * kept.blocks.shape[3]
-        self._places = (places,)
-        self._page_places = page_places
-
-    def store(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Append to the copies, and read those."""
-        mine = self._layers[layer]
-        mine.flat.index_put_(self._places, kv)
-        return mine.keys[: self._count], mine.values[: self._count]
-
-    def finish(self) -> None:
-        """Copy the new positions of all layers to their pages at once."""
-        self._kept.cache.flat[:, self._page_places] = self._kept.flat[:, self._places[0]]
 
 
 @frozen(eq=False)
 class GatheredBlocks:
-    """Blocks put together from pages for each layer: slower, and needs no memory of its own.
+    """Where a forward's blocks come from: the rows' pages, put together for each layer.
 
-    `page_ids` [blocks x pages a block]; `is_filled` [blocks, 1, block, 1].
+    `page_ids` [blocks x pages a block]; `is_filled` [blocks, 1, block, 1]; `page_places`
+    [rows, 2 x kv_heads], the new positions' flat places in the pages.
     """
 
     cache: PagedKVCache
@@ -70,7 +32,10 @@ class GatheredBlocks:
     page_places: Tensor
 
     def store(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Write to the pages, and read those."""
+        """Take the rows' new kv [rows, 2 x kv_heads, head_dim]; return keys and values.
+
+        Both are [blocks x kv_heads, block, head_dim], zero wherever no row has a position.
+        """
         self.cache.write(layer, kv, places=self.page_places)
         found = self.cache.pages[layer].index_select(1, self.page_ids)
         count = self.is_filled.shape[0]
@@ -78,9 +43,6 @@ class GatheredBlocks:
         # Not a product with zero: what is in nobody's position may be infinite.
         keys, values = torch.where(self.is_filled, found, 0).flatten(1, 2).unbind(0)
         return keys, values
-
-    def finish(self) -> None:
-        """Everything is in the pages already."""
 
 
 class _Scratch:
@@ -109,16 +71,17 @@ class _Scratch:
 class DecodeAttention:
     """All decode rows of one forward; `start` is the first one's index among the tokens."""
 
-    def __init__(self, start: int, layout: BlockLayout, *, source: BlockSource) -> None:
-        self.start = start
+    def __init__(self, start: int, layout: BlockLayout, *, source: GatheredBlocks) -> None:
+        self._start = start
         self._layout = layout
         self._source = source
         self._scratch: _Scratch | None = None
 
-    def attend(self, layer: int, queries: Tensor, *, kv: Tensor, out: Tensor) -> None:
-        """Store new kv [rows, 2 x kv_heads, head_dim]; attend queries [rows, heads, head_dim]."""
-        layout, dim = self._layout, queries.shape[2]
-        keys, values = self._source.store(layer, kv)
+    def attend(self, layer: int, qkv: Tensor, *, out: Tensor) -> None:
+        """Store new keys and values of qkv [tokens, heads + 2 x kv_heads, dim], attend to all."""
+        layout, heads, dim = self._layout, out.shape[1], out.shape[2]
+        queries, out = qkv[self._start :, :heads], out[self._start :]
+        keys, values = self._source.store(layer, qkv[self._start :, heads:])
         if self._scratch is None:
             self._scratch = _Scratch(layout, queries, keys=keys)
         scratch = self._scratch
@@ -132,10 +95,6 @@ class DecodeAttention:
                 torch.sum(found, 2, out=out)
             else:
                 out.index_copy_(0, group.rows, found.sum(2))
-
-    def finish(self) -> None:
-        """Complete the pages, after the last layer."""
-        self._source.finish()
 
     def _weights(self, scratch: _Scratch, *, scale: float) -> Tensor:
         """Softmax over each row's blocks, taken apart into [blocks x kv_heads, group, block]."""

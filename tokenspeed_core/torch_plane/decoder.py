@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from attrs import frozen
+from attrs import define, frozen
 from torch import Tensor
-from torch.nn import functional
 
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.models.expected_weights import Shape, expected_weights
@@ -28,6 +27,7 @@ from tokenspeed_core.torch_plane.linear import (
 from tokenspeed_core.torch_plane.named_weights import NamedWeights
 from tokenspeed_core.torch_plane.norm import RMSNorm
 from tokenspeed_core.torch_plane.rotary import RotaryTable
+from tokenspeed_core.torch_plane.row_operations import row_operations
 from tokenspeed_core.torch_plane.stored import PlainTensor
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -39,6 +39,7 @@ class _Parts:
     def __init__(
         self, shapes: Mapping[str, Shape], eps: float, *, dtype: torch.dtype, device: torch.device
     ) -> None:
+        self.rows = row_operations(dtype, device)
         self.weights = NamedWeights(shapes, dtype=dtype, device=device)
         self._dtype = dtype
         self._device = device
@@ -46,7 +47,7 @@ class _Parts:
 
     def norm(self, name: str) -> RMSNorm:
         width = self.weights.shapes[name][0]
-        norm = RMSNorm(width, self._eps, dtype=self._dtype, device=self._device)
+        norm = RMSNorm(self.rows.norm(width, self._eps), dtype=self._dtype)
         self.weights.add(norm, name)
         return norm
 
@@ -84,7 +85,8 @@ class Layer:
         self._part = part
         self._heads = (config.num_heads, config.num_kv_heads)
         self._dim = config.head_dim
-        self._inner = config.intermediate_size
+        self._gate = parts.rows.gate(config.intermediate_size)
+        self._rotate = parts.rows.rotation(sum(self._heads), self._dim)
         self._index = index
         self._input_norm = parts.norm(f"{name}.input_layernorm.weight")
         self._post_norm = parts.norm(f"{name}.post_attention_layernorm.weight")
@@ -100,29 +102,39 @@ class Layer:
                 parts.norm(f"{own}.k_norm.weight"),
             )
 
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        """The residual stream [rows, hidden] after this block; the one given is written over."""
-        attended = self._attend(self._input_norm(x), step)
+    def __call__(self, stream: Stream, step: Step) -> None:
+        """Add this block to the residual stream."""
+        attended = self._attend(self._input_norm(stream.x, stream.added), step)
         if step.wanted is not None and self._index == step.last_layer:
             # Nothing reads the other tokens after this.
-            x = with_fewest_rows(x.index_select(0, step.wanted))
+            stream.x = with_fewest_rows(stream.x.index_select(0, step.wanted))
             attended = with_fewest_rows(attended.index_select(0, step.wanted))
-        x = x.add_(self._part.summed(self._out(attended)))
-        gate_up = self._gate_up(self._post_norm(x))
-        gate, up = gate_up[:, : self._inner], gate_up[:, self._inner :]
-        return x.add_(self._part.summed(self._down(functional.silu(gate).mul_(up))))
+        added = self._part.summed(self._out(attended))
+        gated = self._gate(self._gate_up(self._post_norm(stream.x, added)))
+        stream.added = self._part.summed(self._down(gated))
 
     def _attend(self, x: Tensor, step: Step) -> Tensor:
         """Attention before its output projection: [rows, heads x head_dim]."""
-        heads, kv_heads = self._heads
         qkv = self._qkv(x)[: step.num_tokens].view(step.num_tokens, -1, self._dim)
         if self._norms is not None:
+            heads, kv_heads = self._heads
             queries, keys, _ = qkv.split((heads, kv_heads, kv_heads), 1)
-            queries.copy_(self._norms[0](queries))
-            keys.copy_(self._norms[1](keys))
-        step.rotary.rotate_(qkv[:, : heads + kv_heads], step.angles)
+            for own, norm in zip((queries, keys), self._norms, strict=True):
+                own.copy_(norm(own.reshape(-1, self._dim).contiguous()).view(own.shape))
+        self._rotate(qkv, step.angles)
         step.plan.attend(self._index, qkv, out=step.attended_heads)
         return step.attended
+
+
+@define(eq=False)
+class Stream:
+    """The residual stream: `x` [rows, hidden], and what still has to be added to it.
+
+    Whoever normalises it next adds, which costs nothing there. Both are written over.
+    """
+
+    x: Tensor
+    added: Tensor | None = None
 
 
 @frozen(eq=False)
@@ -136,7 +148,6 @@ class Step:
     num_tokens: int
     last_layer: int
     plan: AttentionPlan
-    rotary: RotaryTable
     angles: tuple[Tensor, Tensor]
     # [rows, heads x head_dim], and its first `num_tokens` rows as [tokens, heads, head_dim]
     attended: Tensor
@@ -187,14 +198,15 @@ class Decoder:
             self.planner = AttentionPlanner(cache, num_heads=self.config.num_heads)
         x = self._entering(inputs.token_ids)
         step = self._step(inputs, x, plan=self.planner.plan(inputs))
+        stream = Stream(x)
         for layer in self.layers:
-            x = layer(x, step)
-        step.plan.finish()
-        if self._norm is None:
-            assert self.part.stages is not None, "only a stage has a next one"
-            self.part.stages.send_hidden(x)
-            return x
-        return self._norm(x)[: len(inputs.logit_rows)]
+            layer(stream, step)
+        if self._norm is not None:
+            return self._norm(stream.x, stream.added)[: len(inputs.logit_rows)]
+        assert self.part.stages is not None, "only a stage has a next one"
+        assert stream.added is not None, "a stage has layers"
+        self.part.stages.send_hidden(stream.x.add_(stream.added))
+        return stream.x
 
     def _entering(self, token_ids: Tensor) -> Tensor:
         """The residual stream [rows, hidden] before the first layer here."""
@@ -212,7 +224,6 @@ class Decoder:
             num_tokens=count,
             last_layer=len(self.layers) - 1,
             plan=plan,
-            rotary=self._rotary,
             angles=self._rotary.at(inputs.positions),
             attended=attended,
             attended_heads=attended[:count].view(count, heads, dim),

@@ -18,10 +18,8 @@ class ForwardInputs:
     """A mixed batch, flat over its rows: first `num_extends` prompt chunks, then decode rows.
 
     `token_ids` and `positions`: int64 [tokens], on the device. Per row: `row_lengths` (tokens fed),
-    `context_lengths` (positions cached once this forward ran), `slots` and `incarnations` (which
-    request's place in the batch it is: a kept copy of a row's cache is that row's only while both
-    are the same and its length is the one this forward starts from). `block_table`: int32
-    [rows, width] page ids. `logit_rows`: int64 [n], the flat token indices whose logits are wanted.
+    `context_lengths` (positions cached once this forward ran). `block_table`: int32 [rows, width]
+    page ids. `logit_rows`: int64 [n], the flat token indices whose logits are wanted.
     """
 
     token_ids: torch.Tensor
@@ -29,8 +27,6 @@ class ForwardInputs:
     row_lengths: list[int]
     context_lengths: list[int]
     num_extends: int
-    slots: list[int]
-    incarnations: list[int]
     block_table: npt.NDArray[np.int32]
     logit_rows: torch.Tensor
 

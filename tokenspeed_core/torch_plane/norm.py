@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""Root mean square normalisation, in few operations."""
+"""Root mean square normalisation with its weight."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from tokenspeed_core.torch_plane.row_operations import Norm
+
 
 class RMSNorm:
-    """x / rms(x) * weight over the last dimension, computed in float32 and rounded once.
+    """Holds its weight [width] itself, in float32."""
 
-    It holds its weight [width] itself, in float32.
-    """
-
-    def __init__(self, width: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._weight = torch.empty(0)
+    def __init__(self, norm: Norm, *, dtype: torch.dtype) -> None:
+        self._norm = norm
         self._dtype = dtype
-        self._eps = torch.full((), eps, device=device)
-        self._share = 1.0 / width
+        self._weight = torch.empty(0)
 
     def put(self, dense: Tensor) -> None:
         """Take the weight, in the model's dtype."""
-        self._weight = dense.float()
+        self._weight = dense.float().contiguous()
 
     def dense(self) -> Tensor:
         """The weight in the model's dtype, which it came in: nothing is lost."""
@@ -31,9 +29,6 @@ class RMSNorm:
         """Let go of the weight."""
         self._weight = torch.empty(0)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The normalised x, in its dtype."""
-        wide = x.float()
-        norm = torch.linalg.vector_norm(wide, 2, -1, True)
-        scale = torch.addcmul(self._eps, norm, norm, value=self._share).rsqrt_()
-        return (wide * scale).mul_(self._weight).to(x.dtype)
+    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """The normalised x [rows, width], to which `added` is added in place first."""
+        return self._norm(x, self._weight, added=added)

@@ -26,23 +26,15 @@ class RotaryTable:
         angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
         angles = torch.cat((angles, angles), dim=-1)
         factor = config.rope_scaling.attention_factor
-        self._half = config.head_dim // 2
         sines = angles.sin() * factor
         # The first half of a rotated vector takes minus the second half: fold the sign in here.
-        sines[:, : self._half].neg_()
+        sines[:, : config.head_dim // 2].neg_()
         self._cos = (angles.cos() * factor).to(device, dtype)
         self._sin = sines.to(device, dtype)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines [tokens, 1, head_dim] of some positions."""
-        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        return cos.unsqueeze(1), sin.unsqueeze(1)
-
-    def rotate_(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> None:
-        """Rotate heads [tokens, heads, head_dim] by their positions' angles, in place."""
-        cos, sin = angles
-        turned = x.roll(self._half, -1)
-        x.mul_(cos).addcmul_(turned, sin)
+        """Cosines and signed sines [tokens, head_dim] of some positions."""
+        return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
 
 def _inverse_frequencies(config: ModelConfig) -> Tensor:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Kernels run by the threads that torch computes with, so that no second pool fights for the cores.
+
+torch links GNU's OpenMP, or one that speaks its interface, and its library is in reach of all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+
+import torch
+from numba import carray, cfunc, njit, types
+
+from tokenspeed_core.errors import EngineError
+
+# The order of a sum may be the vectors', and a product and a sum may be one step. Numbers that are
+# none stay what they are: a request of theirs is found by them.
+_FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
+MAX_ARGUMENTS = 16
+_signature = types.void(types.CPointer(types.int64))
+_thread_number = types.ExternalFunction("omp_get_thread_num", types.int32())
+_num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
+
+
+# Dividing by zero gives infinity: a check would keep loops from becoming vectors.
+compiled = njit(fastmath=_FAST_MATH, error_model="numpy")
+
+
+@compiled  # type: ignore[untyped-decorator]  # numba ships no types
+def arguments_at(address: object) -> object:
+    """A kernel's arguments [MAX_ARGUMENTS] as int64."""
+    return carray(address, MAX_ARGUMENTS)
+
+
+@compiled  # type: ignore[untyped-decorator]
+def own_number() -> int:
+    """The calling thread's number in its team."""
+    return _thread_number()
+
+
+@compiled  # type: ignore[untyped-decorator]
+def own_share(count: int) -> tuple[int, int]:
+    """The first of `count` items that are the calling thread's, and the one after its last."""
+    each = -(-count // _num_threads())
+    first = _thread_number() * each
+    return first, min(count, first + each)
+
+
+class Kernel:
+    """A compiled `function`, which takes the address of its arguments, 64-bit integers."""
+
+    def __init__(self, function: Callable[[object], None], *, num_arguments: int) -> None:
+        assert num_arguments <= MAX_ARGUMENTS, "more arguments than a kernel can have"
+        made = cfunc(_signature, fastmath=_FAST_MATH, error_model="numpy")(function)
+        self._made = made  # owns the machine code
+        self._address: int = made.address
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(made.address)
+        self._pack = struct.Struct(f"{num_arguments}q").pack
+        self._in_team = _team_runner()
+
+    def __call__(self, *arguments: int, threads: int) -> None:
+        """Run on the calling thread and `threads` - 1 others, which share the items."""
+        packed = self._pack(*arguments)
+        if threads == 1:
+            self._alone(packed)
+        else:
+            self._in_team(self._address, packed, threads, 0)
+
+
+def useful_threads(num_items: int, cost: int) -> int:
+    """How many threads are worth waking: none for less work than that takes.
+
+    `cost` is an item's, in numbers read or written.
+    """
+    if num_items * cost < LEAST_SHARED_WORK:
+        return 1
+    return min(num_items, torch.get_num_threads())
+
+
+LEAST_SHARED_WORK = 1 << 14
+
+
+def _team_runner() -> Callable[[int, bytes, int, int], None]:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "GOMP_parallel"):
+        raise EngineError(
+            f"expected torch {torch.__version__} to bring an OpenMP library with GOMP_parallel "
+            f"into reach, found none in process {os.getpid()}; torch's wheels for Linux do"
+        )
+    run = library.GOMP_parallel
+    run.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint]
+    run.restype = None
+    in_team: Callable[[int, bytes, int, int], None] = run
+    return in_team
