@@ -34,12 +34,11 @@ _read_float, _write_float = reader(FLOAT32), writer(FLOAT32)
 
 @frozen
 class AttentionShape:
-    """Heads of a model or of a rank's part of it, and the positions of a page."""
+    """Heads of a model or of a rank's part of it."""
 
     heads: int
     kv_heads: int
     dim: int
-    page_size: int
 
     @property
     def group(self) -> int:
@@ -74,53 +73,45 @@ def decode_attention(shape: AttentionShape, kind: ElementType) -> Kernel:
     `qkv` [rows, heads + 2 x kv_heads, dim] and `out` [rows, heads, dim]; `keys`
     [pages, kv_heads, page_size, dim] and, so many elements after them, `values_apart`, the values;
     `table` int32 [rows, width] page ids; `lengths` int64 [rows], the new position counted;
-    `scratch` float32 [threads, size]; then the numbers rows, width, longest and size.
+    `scratch` float32 [threads, size]; then the numbers rows, width, page_size, longest and size.
     """
-    heads, kv_heads, dim, page_size = shape.heads, shape.kv_heads, shape.dim, shape.page_size
+    heads, kv_heads, dim = shape.heads, shape.kv_heads, shape.dim
     group, row_size = shape.group, (shape.heads + 2 * shape.kv_heads) * shape.dim
     nbytes, scale = kind.nbytes, np.float32(shape.dim**-0.5)
     read, write, vectors = reader(kind), writer(kind), head_vectors(shape.dim, shape.group, kind)
     score, add, add_one, prefetch = vectors.score, vectors.add, vectors.add_one, vectors.prefetch
 
     @compiled  # type: ignore[untyped-decorator]
-    def offset(table: int, page: int, head: int) -> int:
-        """Elements from the layer's first to a page's first of this head."""
-        return (int32_at(table, page) * kv_heads + head) * page_size * dim
-
-    @compiled  # type: ignore[untyped-decorator]
-    def begin(qkv: int, head: int, queries: int) -> None:
-        """Scaled queries, and sums of zero after them."""
+    def begin(qkv: int, head: int, queries: int, newest: int, apart: int) -> None:
+        """Scale the queries, make the sums after them zero, store the new key and value."""
         for i in range(group * dim):
             _write_float(queries, i, read(qkv, head * group * dim + i) * scale)
             _write_float(queries, group * dim + i, np.float32(0))
-
-    @compiled  # type: ignore[untyped-decorator]
-    def store(qkv: int, head: int, key: int, value: int) -> None:
         for i in range(dim):
-            write(key, i, read(qkv, (heads + head) * dim + i))
-            write(value, i, read(qkv, (heads + kv_heads + head) * dim + i))
+            write(newest, i, read(qkv, (heads + head) * dim + i))
+            write(newest, apart + i, read(qkv, (heads + kv_heads + head) * dim + i))
 
     @compiled  # type: ignore[untyped-decorator]
-    def score_all(pages: int, table: int, head: int, length: int, queries: int, pitch: int) -> None:
-        """Scores of all positions, after the queries and the sums."""
-        scores = queries + 2 * group * dim * 4
+    def score_all(pages: int, table: int, page_size: int, length: int, own: int, pitch: int) -> None:
+        """Scores of all positions; `pages` are this head's first page, `own` its scratch."""
+        scores, page_bytes = own + 2 * group * dim * 4, page_size * dim * nbytes
         last = (length - 1) // page_size
         for page in range(last + 1):
-            mine = pages + offset(table, page, head) * nbytes
-            following = pages + offset(table, min(page + 1, last), head) * nbytes
+            mine = pages + int32_at(table, page) * kv_heads * page_bytes
+            following = pages + int32_at(table, min(page + 1, last)) * kv_heads * page_bytes
             for i in range(min(page_size, length - page * page_size)):
                 prefetch(following + i * dim * nbytes)
                 place = scores + (page * page_size + i) * 4
-                score(queries, mine + i * dim * nbytes, place, pitch)
+                score(own, mine + i * dim * nbytes, place, pitch)
 
     @compiled  # type: ignore[untyped-decorator]
-    def add_all(pages: int, table: int, head: int, length: int, sums: int, pitch: int) -> None:
-        """The values by the weights, which are after the sums."""
-        weights = sums + group * dim * 4
-        last = (length - 1) // page_size
+    def add_all(pages: int, table: int, page_size: int, length: int, own: int, pitch: int) -> None:
+        """Sums of all values by their weights, which are where the scores were."""
+        sums, weights = own + group * dim * 4, own + 2 * group * dim * 4
+        page_bytes, last = page_size * dim * nbytes, (length - 1) // page_size
         for page in range(last + 1):
-            mine = pages + offset(table, page, head) * nbytes
-            following = pages + offset(table, min(page + 1, last), head) * nbytes
+            mine = pages + int32_at(table, page) * kv_heads * page_bytes
+            following = pages + int32_at(table, min(page + 1, last)) * kv_heads * page_bytes
             count = min(page_size, length - page * page_size)
             for i in range(count):
                 prefetch(following + i * dim * nbytes)
@@ -135,24 +126,22 @@ def decode_attention(shape: AttentionShape, kind: ElementType) -> Kernel:
     def attend(address: int) -> None:
         given = arguments_at(address)
         qkv, out, keys, apart, tables, lengths = given[:6]
-        rows, width, pitch, size = given[7:11]
-        queries = given[6] + own_number() * size * 4
-        sums = queries + group * dim * 4
+        rows, width, page_size, pitch, size = given[7:12]
+        own = given[6] + own_number() * size * 4
         first, last = own_share(rows * kv_heads)
         for item in range(first, last):
             row, head = item // kv_heads, item % kv_heads
-            mine, table = qkv + row * row_size * nbytes, tables + row * width * 4
-            length = int64_at(lengths, row)
-            newest = offset(table, (length - 1) // page_size, head)
-            newest = keys + (newest + (length - 1) % page_size * dim) * nbytes
-            store(mine, head, newest, newest + apart * nbytes)
-            begin(mine, head, queries)
-            score_all(keys, table, head, length, queries, pitch)
+            table, length = tables + row * width * 4, int64_at(lengths, row)
+            pages = keys + head * page_size * dim * nbytes
+            newest = int32_at(table, (length - 1) // page_size) * kv_heads * page_size
+            newest = pages + (newest + (length - 1) % page_size) * dim * nbytes
+            begin(qkv + row * row_size * nbytes, head, own, newest, apart)
+            score_all(pages, table, page_size, length, own, pitch)
             for one in range(group):
-                _to_weights(sums + (group * dim + one * pitch) * 4, length)
-            add_all(keys + apart * nbytes, table, head, length, sums, pitch)
-            place = (row * heads + head * group) * dim
+                _to_weights(own + (2 * group * dim + one * pitch) * 4, length)
+            add_all(pages + apart * nbytes, table, page_size, length, own, pitch)
             for i in range(group * dim):
-                write(out, place + i, _read_float(sums, i))
+                total = _read_float(own, group * dim + i)
+                write(out, (row * heads + head * group) * dim + i, total)
 
-    return Kernel(attend, num_arguments=11)
+    return Kernel(attend, num_arguments=12)

@@ -10,6 +10,8 @@ import ctypes
 import os
 import struct
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 from numba import carray, cfunc, njit, types
@@ -26,7 +28,9 @@ _num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
 
 
 # Dividing by zero gives infinity: a check would keep loops from becoming vectors.
-compiled = njit(fastmath=_FAST_MATH, error_model="numpy")
+compiled = njit(
+    fastmath=_FAST_MATH, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 
 
 @compiled  # type: ignore[untyped-decorator]  # numba ships no types
@@ -50,24 +54,38 @@ def own_share(count: int) -> tuple[int, int]:
 
 
 class Kernel:
-    """A compiled `function`, which takes the address of its arguments, 64-bit integers."""
+    """A `function` of the address of its arguments, 64-bit integers, made machine code.
+
+    That takes up to a second, so it is done beside what follows; the first call waits for it.
+    """
 
     def __init__(self, function: Callable[[object], None], *, num_arguments: int) -> None:
         assert num_arguments <= MAX_ARGUMENTS, "more arguments than a kernel can have"
-        made = cfunc(_signature, fastmath=_FAST_MATH, error_model="numpy")(function)
-        self._made = made  # owns the machine code
-        self._address: int = made.address
-        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(made.address)
         self._pack = struct.Struct(f"{num_arguments}q").pack
         self._in_team = _team_runner()
+        compiler = ThreadPoolExecutor(1, thread_name_prefix="tokenspeed-kernel")
+        self._compiling: Future[Any] | None = compiler.submit(_compile, function)
+        compiler.shutdown(wait=False)  # its thread ends with this
 
     def __call__(self, *arguments: int, threads: int) -> None:
         """Run on the calling thread and `threads` - 1 others, which share the items."""
+        if self._compiling is not None:
+            self._take_code(self._compiling)
         packed = self._pack(*arguments)
         if threads == 1:
             self._alone(packed)
         else:
             self._in_team(self._address, packed, threads, 0)
+
+    def _take_code(self, compiling: Future[Any]) -> None:
+        self._code = compiling.result()  # owns the machine code
+        self._address: int = self._code.address
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self._address)
+        self._compiling = None
+
+
+def _compile(function: Callable[[object], None]) -> object:
+    return cfunc(_signature, fastmath=_FAST_MATH, error_model="numpy")(function)
 
 
 def useful_threads(num_items: int, cost: int) -> int:

@@ -16,7 +16,7 @@ from tokenspeed_core.torch_plane.block_layout import LayoutMaker, block_position
 from tokenspeed_core.torch_plane.chunk_attention import Chunk, ChunkAttention, chunk_pages
 from tokenspeed_core.torch_plane.decode_attention import DecodeAttention, GatheredBlocks
 from tokenspeed_core.torch_plane.device import placed
-from tokenspeed_core.torch_plane.host_decode import HostDecode, host_decoding
+from tokenspeed_core.torch_plane.host_decode import HostDecode, HostDecoding
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache, flat_places
 
@@ -51,12 +51,14 @@ class AttentionPlan:
 
 
 class AttentionPlanner:
-    """Plans forwards over one cache."""
+    """Plans forwards over one cache; by `host`, where there is a kernel, those that decode."""
 
-    def __init__(self, cache: PagedKVCache, *, num_heads: int) -> None:
+    def __init__(
+        self, cache: PagedKVCache, *, num_heads: int, host: HostDecoding | None = None
+    ) -> None:
         self.cache = cache
         self._chunks = ChunkAttention(cache, num_heads=num_heads)
-        self._host = host_decoding(cache, num_heads)
+        self._host = host
         self._block = block_positions(cache.page_size)
         self._layouts = LayoutMaker(num_heads, self._block, like=cache.pages)
 
@@ -99,7 +101,7 @@ class AttentionPlanner:
         assert set(inputs.row_lengths[first:]) == {1}, "a decode row feeds one token"
         pages, lengths = inputs.block_table[first:], inputs.context_lengths[first:]
         if self._host is not None:
-            return self._host.plan(start, pages, lengths=lengths)
+            return self._host.plan(self.cache, start, pages=pages, lengths=lengths)
         return self._gathered(inputs, start, pages=pages, lengths=lengths)
 
     def _gathered(

@@ -14,6 +14,7 @@ from tokenspeed_core.models.expected_weights import Shape, expected_weights
 from tokenspeed_core.models.weights import WeightSource
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
 from tokenspeed_core.torch_plane.decoder_part import WHOLE, DecoderPart
+from tokenspeed_core.torch_plane.host_decode import host_decoding
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.linear import (
@@ -178,6 +179,7 @@ class Decoder:
         self.device = device
         self.weights = parts.weights
         self.part = part
+        self._host = host_decoding(config, dtype, device=device)
         self._embedding = parts.embedding() if part.is_first else None
         self.layers = [Layer(config, i, parts=parts, part=part) for i in range(config.num_layers)]
         self._norm = parts.norm(NORM) if part.is_last else None
@@ -195,7 +197,8 @@ class Decoder:
         last hands its hidden states on, and what it returns means nothing.
         """
         if self.planner is None or self.planner.cache is not cache:
-            self.planner = AttentionPlanner(cache, num_heads=self.config.num_heads)
+            heads = self.config.num_heads
+            self.planner = AttentionPlanner(cache, num_heads=heads, host=self._host)
         x = self._entering(inputs.token_ids)
         step = self._step(inputs, x, plan=self.planner.plan(inputs))
         stream = Stream(x)

@@ -13,37 +13,41 @@ from torch import Tensor
 
 from tokenspeed_core.host_kernels.decode_attention import AttentionShape, decode_attention
 from tokenspeed_core.host_kernels.team import Kernel, useful_threads
+from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.torch_plane.host_rows import element_type
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 
 
+@frozen(eq=False)
 class HostDecoding:
-    """The kernel for one cache; plans forwards."""
+    """The kernel for heads of one number and size; plans forwards."""
 
-    def __init__(self, cache: PagedKVCache, kernel: Kernel, *, shape: AttentionShape) -> None:
-        self._cache = cache
-        self._kernel = kernel
-        self._shape = shape
+    kernel: Kernel
+    shape: AttentionShape
 
     def plan(
-        self, start: int, pages: npt.NDArray[np.int32], *, lengths: Sequence[int]
+        self,
+        cache: PagedKVCache,
+        start: int,
+        *,
+        pages: npt.NDArray[np.int32],
+        lengths: Sequence[int],
     ) -> HostDecode:
         """Rows of `lengths` positions, the new one counted, in `pages` [rows, width].
 
         The first one is token `start` of the forward.
         """
-        longest, rows = max(lengths), len(lengths)
-        shape = self._shape
+        longest, rows, shape = max(lengths), len(lengths), self.shape
         size = shape.scratch(longest)
         threads = useful_threads(rows * shape.kv_heads, 2 * longest * shape.dim)
         return HostDecode(
             start=start,
-            cache=self._cache,
-            kernel=self._kernel,
+            cache=cache,
+            kernel=self.kernel,
             table=np.ascontiguousarray(pages),
             lengths=np.array(lengths, dtype=np.int64),
             scratch=torch.empty(threads, size),
-            counts=(rows, pages.shape[1], longest, size),
+            counts=(rows, pages.shape[1], cache.page_size, longest, size),
             threads=threads,
         )
 
@@ -58,7 +62,7 @@ class HostDecode:
     table: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int64]
     scratch: Tensor
-    counts: tuple[int, int, int, int]
+    counts: tuple[int, int, int, int, int]
     threads: int
 
     def attend(self, layer: int, qkv: Tensor, *, out: Tensor) -> None:
@@ -78,11 +82,12 @@ class HostDecode:
         )
 
 
-def host_decoding(cache: PagedKVCache, num_heads: int) -> HostDecoding | None:
-    """The kernel's planner; None where there is no kernel for the cache."""
-    kind = element_type(cache.pages.dtype, cache.pages.device)
+def host_decoding(
+    config: ModelConfig, dtype: torch.dtype, *, device: torch.device
+) -> HostDecoding | None:
+    """The planner for a model's heads; None where there is no kernel."""
+    kind = element_type(dtype, device)
     if kind is None:
         return None
-    _, _, _, kv_heads, page_size, dim = cache.pages.shape
-    shape = AttentionShape(num_heads, kv_heads, dim, page_size)
-    return HostDecoding(cache, decode_attention(shape, kind), shape=shape)
+    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim)
+    return HostDecoding(decode_attention(shape, kind), shape)
