@@ -10,7 +10,6 @@ from tokenspeed_core.models.config import parse_config
 from tokenspeed_core.models.expected_weights import expected_weights
 from tokenspeed_core.models.weights import TensorWeights
 from tokenspeed_core.testing.paged_texts import PagedTexts, Text
-from tokenspeed_core.torch_plane.attention import AttentionPlanner
 from tokenspeed_core.torch_plane.decoder import Decoder
 
 NAN, INF = float("nan"), float("inf")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The exponential function in steps that fit vectors; the C library's takes one number at a time."""
+"""The exponential function in steps that fit vectors; the C library's takes one at a time."""
 
 from __future__ import annotations
 
 import numpy as np
+
 from tokenspeed_core.host_kernels.team import compiled
 from tokenspeed_core.host_kernels.vectors import held_between, power_of_two, to_nearest
 
@@ -17,7 +18,7 @@ _ONE = np.float32(1)
 _LEAST, _MOST = np.float32(-87), np.float32(88)
 
 
-@compiled  # type: ignore[untyped-decorator]  # numba ships no types
+@compiled
 def exponential(x: np.float32) -> np.float32:
     """e^x in float32, held between e^-87 and e^88; not a number where x is not finite.
 
@@ -28,4 +29,5 @@ def exponential(x: np.float32) -> np.float32:
     r = (held - n * _LN2_HIGH) - n * _LN2_LOW
     p = ((((_C7 * r + _C6) * r + _C5) * r + _C4) * r + _C3) * r + _C2
     p = (p * r + _ONE) * r + _ONE
-    return p * power_of_two(np.int32(n)) + (x - x)
+    found: np.float32 = p * power_of_two(np.int32(n)) + (x - x)
+    return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+
 from tokenspeed_core.host_kernels.exponential import exponential
 from tokenspeed_core.host_kernels.team import Kernel, arguments_at, compiled, own_share
 from tokenspeed_core.host_kernels.vectors import FLOAT32, ElementType, reader, writer
@@ -23,13 +24,14 @@ def rms_norm(width: int, eps: float, kind: ElementType) -> Kernel:
     read, write, nbytes = reader(kind), writer(kind), kind.nbytes
     epsilon, share, one = np.float32(eps), np.float32(1 / width), np.float32(1)
 
-    @compiled  # type: ignore[untyped-decorator]  # numba ships no types
+    @compiled
     def scale_of(x: int) -> np.float32:
         total = np.float32(0)
         for i in range(width):
             value = read(x, i)
             total += value * value
-        return one / np.sqrt(total * share + epsilon)
+        scale: np.float32 = one / np.sqrt(total * share + epsilon)
+        return scale
 
     def normalise(address: int) -> None:
         x, added, out, weight, rows = arguments_at(address)[:5]

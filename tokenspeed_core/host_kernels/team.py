@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numba import carray, cfunc, njit, types
@@ -20,6 +20,8 @@ from tokenspeed_core.errors import EngineError
 
 # The order of a sum may be the vectors', and a product and a sum may be one step. Numbers that are
 # none stay what they are: a request of theirs is found by them.
+F = TypeVar("F", bound=Callable[..., Any])
+
 _FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
 MAX_ARGUMENTS = 16
 _signature = types.void(types.CPointer(types.int64))
@@ -27,25 +29,30 @@ _thread_number = types.ExternalFunction("omp_get_thread_num", types.int32())
 _num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
 
 
-# Dividing by zero gives infinity: a check would keep loops from becoming vectors.
-compiled = njit(
-    fastmath=_FAST_MATH, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
+def compiled(function: F) -> F:
+    """Make a function one that kernels call; it is compiled with them, for the types they give.
+
+    Dividing by zero gives infinity there: a check would keep loops from becoming vectors.
+    """
+    made: F = njit(
+        fastmath=_FAST_MATH, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+    return made
 
 
-@compiled  # type: ignore[untyped-decorator]  # numba ships no types
-def arguments_at(address: object) -> object:
-    """A kernel's arguments [MAX_ARGUMENTS] as int64."""
+@compiled
+def arguments_at(address: int) -> Any:
+    """A kernel's arguments, int64 [MAX_ARGUMENTS]."""
     return carray(address, MAX_ARGUMENTS)
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def own_number() -> int:
     """The calling thread's number in its team."""
-    return _thread_number()
+    return _thread_number()  # type: ignore[no-any-return]  # compiled: an int
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def own_share(count: int) -> tuple[int, int]:
     """The first of `count` items that are the calling thread's, and the one after its last."""
     each = -(-count // _num_threads())
@@ -59,7 +66,7 @@ class Kernel:
     That takes up to a second, so it is done beside what follows; the first call waits for it.
     """
 
-    def __init__(self, function: Callable[[object], None], *, num_arguments: int) -> None:
+    def __init__(self, function: Callable[[int], None], *, num_arguments: int) -> None:
         assert num_arguments <= MAX_ARGUMENTS, "more arguments than a kernel can have"
         self._pack = struct.Struct(f"{num_arguments}q").pack
         self._in_team = _team_runner()
@@ -84,7 +91,7 @@ class Kernel:
         self._compiling = None
 
 
-def _compile(function: Callable[[object], None]) -> object:
+def _compile(function: Callable[[int], None]) -> object:
     return cfunc(_signature, fastmath=_FAST_MATH, error_model="numpy")(function)
 
 

@@ -13,14 +13,19 @@ from typing import Any
 
 from attrs import frozen
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 Emitter = Callable[..., Any]
 _F32, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FAST = ("reassoc", "contract", "nsz")
 _PREFETCH_LINE = 64  # bytes
+
+
+def _intrinsic(typed: Callable[..., Any]) -> Emitter:
+    """A function of kernels whose code we emit: `typed` gives its signature and what emits it."""
+    made: Emitter = extending.intrinsic(typed)
+    return made
 
 
 @frozen
@@ -69,7 +74,7 @@ BFLOAT16, FLOAT32 = ElementType(16), ElementType(32)
 def reader(kind: ElementType) -> Emitter:
     """`read(address, offset)`: the number there, as float32."""
 
-    @intrinsic
+    @_intrinsic
     def read(_context: object, address: Any, offset: Any) -> Any:
         def emit(_: object, b: ir.IRBuilder, __: object, given: list[ir.Value]) -> ir.Value:
             return kind.widened(b, b.load(_element(b, *given, kind=kind.stored)))
@@ -83,7 +88,7 @@ def reader(kind: ElementType) -> Emitter:
 def writer(kind: ElementType) -> Emitter:
     """`write(address, offset, value)`: store a float32 there."""
 
-    @intrinsic
+    @_intrinsic
     def write(_context: object, address: Any, offset: Any, value: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, __: object, given: list[ir.Value]) -> ir.Value:
             address, offset, value = given
@@ -96,7 +101,7 @@ def writer(kind: ElementType) -> Emitter:
 
 
 def _integer_reader(kind: ir.IntType) -> Emitter:
-    @intrinsic
+    @_intrinsic
     def read(_context: object, address: Any, offset: Any) -> Any:
         def emit(_: object, b: ir.IRBuilder, __: object, given: list[ir.Value]) -> ir.Value:
             found = b.load(_element(b, *given, kind=kind))
@@ -110,7 +115,7 @@ def _integer_reader(kind: ir.IntType) -> Emitter:
 int32_at, int64_at = _integer_reader(_I32), _integer_reader(_I64)
 
 
-@intrinsic
+@_intrinsic
 def to_nearest(_context: object, x: Any) -> Any:
     """A float32 rounded to a whole number, halves to even."""
 
@@ -121,7 +126,7 @@ def to_nearest(_context: object, x: Any) -> Any:
     return types.float32(types.float32), emit
 
 
-@intrinsic
+@_intrinsic
 def held_between(_context: object, x: Any, least: Any, most: Any) -> Any:
     """A float32 held between two others; the first of them where it is no number."""
 
@@ -133,7 +138,7 @@ def held_between(_context: object, x: Any, least: Any, most: Any) -> Any:
     return types.float32(types.float32, types.float32, types.float32), emit
 
 
-@intrinsic
+@_intrinsic
 def power_of_two(_context: object, exponent: Any) -> Any:
     """2 to an int32 from -126 to 127, as float32."""
 
@@ -161,7 +166,7 @@ class HeadVectors:
 def head_vectors(dim: int, count: int, kind: ElementType) -> HeadVectors:
     """The operations on heads of one size."""
 
-    @intrinsic
+    @_intrinsic
     def score(_context: object, queries: Any, key: Any, scores: Any, pitch: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, _: object, given: list[ir.Value]) -> ir.Value:
             queries, key, scores, pitch = given
@@ -175,7 +180,7 @@ def head_vectors(dim: int, count: int, kind: ElementType) -> HeadVectors:
 
         return types.void(*[types.int64] * 4), emit
 
-    @intrinsic
+    @_intrinsic
     def prefetch(_context: object, address: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, _: object, given: list[ir.Value]) -> ir.Value:
             byte = ir.IntType(8).as_pointer()
@@ -191,15 +196,16 @@ def head_vectors(dim: int, count: int, kind: ElementType) -> HeadVectors:
     return HeadVectors(score, _adder(dim, count, kind, 4), _adder(dim, count, kind, 1), prefetch)
 
 
-def _adder(dim: int, count: int, kind: ElementType, positions: int) -> Emitter:  # noqa: PLR0917
-    @intrinsic
+def _adder(dim: int, count: int, kind: ElementType, positions: int) -> Emitter:
+    @_intrinsic
     def add(_context: object, sums: Any, values: Any, weights: Any, pitch: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, _: object, given: list[ir.Value]) -> ir.Value:
             sums, values, weights, pitch = given
             places = [_at(b, sums, _I64(head * dim), size=4) for head in range(count)]
             totals = [FLOAT32.read_vector(b, place, dim) for place in places]
             for position in range(positions):
-                found = kind.read_vector(b, _at(b, values, _I64(position * dim), size=kind.nbytes), dim)
+                mine = _at(b, values, _I64(position * dim), size=kind.nbytes)
+                found = kind.read_vector(b, mine, dim)
                 for head in range(count):
                     at = b.add(b.mul(pitch, _I64(head)), _I64(position))
                     weight = _load(b, _at(b, weights, at, size=4), _F32)
@@ -214,9 +220,7 @@ def _adder(dim: int, count: int, kind: ElementType, positions: int) -> Emitter: 
     return add
 
 
-def _element(
-    b: ir.IRBuilder, address: ir.Value, offset: ir.Value, *, kind: ir.Type
-) -> ir.Value:
+def _element(b: ir.IRBuilder, address: ir.Value, offset: ir.Value, *, kind: ir.Type) -> ir.Value:
     """A pointer that a loop's offset moves: only so does the compiler see what a loop touches."""
     return b.gep(b.inttoptr(address, kind.as_pointer()), [offset])
 

@@ -11,7 +11,8 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from tokenspeed_core.host_kernels.decode_attention import AttentionShape, decode_attention
+from tokenspeed_core.host_kernels.decode_attention import decode_attention
+from tokenspeed_core.host_kernels.head_passes import AttentionShape
 from tokenspeed_core.host_kernels.team import Kernel, useful_threads
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.torch_plane.host_rows import element_type

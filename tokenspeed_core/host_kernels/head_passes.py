@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""The steps of one row's attention by the query heads of one kv head, over the row's pages.
+
+A step works in the thread's scratch, float32: the scaled queries of the group, their sums
+[group, dim] each, then the scores [group, longest], which become the weights in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from attrs import frozen
+
+from tokenspeed_core.host_kernels.exponential import exponential
+from tokenspeed_core.host_kernels.team import compiled
+from tokenspeed_core.host_kernels.vectors import (
+    FLOAT32,
+    ElementType,
+    head_vectors,
+    int32_at,
+    reader,
+    writer,
+)
+
+Step = Callable[..., None]
+_read, _write = reader(FLOAT32), writer(FLOAT32)
+
+
+@frozen
+class AttentionShape:
+    """Heads of a model or of a rank's part of it."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a kv head."""
+        return self.heads // self.kv_heads
+
+    def scratch(self, longest: int) -> int:
+        """float32 numbers a thread needs for rows of up to so many positions."""
+        return self.group * (2 * self.dim + longest)
+
+
+def beginning(shape: AttentionShape, kind: ElementType) -> Step:
+    """`begin(qkv, head, own, newest, apart)`: scale the row's queries, make the sums zero, store
+    its new key at `newest` and its value `apart` elements further."""
+    heads, kv_heads, dim, size = shape.heads, shape.kv_heads, shape.dim, shape.group * shape.dim
+    read, write, scale = reader(kind), writer(kind), np.float32(shape.dim**-0.5)
+
+    @compiled
+    def begin(qkv: int, head: int, own: int, newest: int, apart: int) -> None:
+        for i in range(size):
+            _write(own, i, read(qkv, head * size + i) * scale)
+            _write(own, size + i, np.float32(0))
+        for i in range(dim):
+            write(newest, i, read(qkv, (heads + head) * dim + i))
+            write(newest, apart + i, read(qkv, (heads + kv_heads + head) * dim + i))
+
+    return begin
+
+
+def scoring(shape: AttentionShape, kind: ElementType) -> Step:
+    """`score_all(pages, table, page_size, length, own, pitch)`: the scores of all positions.
+
+    `pages` is where this head's keys are in page 0, `pitch` the longest row's length.
+    """
+    kv_heads, step = shape.kv_heads, shape.dim * kind.nbytes
+    scores_at, vectors = 2 * shape.group * shape.dim * 4, head_vectors(shape.dim, shape.group, kind)
+    score, prefetch = vectors.score, vectors.prefetch
+
+    @compiled
+    def score_all(
+        pages: int, table: int, page_size: int, length: int, own: int, pitch: int
+    ) -> None:
+        page_bytes, last = kv_heads * page_size * step, (length - 1) // page_size
+        place = own + scores_at
+        for page in range(last + 1):
+            mine = pages + int32_at(table, page) * page_bytes
+            following = pages + int32_at(table, min(page + 1, last)) * page_bytes
+            for i in range(min(page_size, length - page * page_size)):
+                prefetch(following + i * step)
+                score(own, mine + i * step, place, pitch)
+                place += 4
+
+    return score_all
+
+
+def weighting(shape: AttentionShape, kind: ElementType) -> Step:
+    """`add_all(pages, table, page_size, length, own, pitch)`: the values by their weights."""
+    kv_heads, step, size = shape.kv_heads, shape.dim * kind.nbytes, shape.group * shape.dim * 4
+    vectors = head_vectors(shape.dim, shape.group, kind)
+    add, add_one, prefetch = vectors.add, vectors.add_one, vectors.prefetch
+
+    @compiled
+    def add_all(pages: int, table: int, page_size: int, length: int, own: int, pitch: int) -> None:
+        page_bytes, last = kv_heads * page_size * step, (length - 1) // page_size
+        sums, place = own + size, own + 2 * size
+        for page in range(last + 1):
+            mine = pages + int32_at(table, page) * page_bytes
+            following = pages + int32_at(table, min(page + 1, last)) * page_bytes
+            count = min(page_size, length - page * page_size)
+            for i in range(count):
+                prefetch(following + i * step)
+            in_fours = count - count % 4
+            for i in range(0, in_fours, 4):
+                add(sums, mine + i * step, place + i * 4, pitch)
+            for i in range(in_fours, count):
+                add_one(sums, mine + i * step, place + i * 4, pitch)
+            place += page_size * 4
+
+    return add_all
+
+
+@compiled
+def to_weights(scores: int, count: int) -> None:
+    """Softmax of `count` numbers at an address, in place."""
+    largest = np.float32(-np.inf)
+    for i in range(count):
+        largest = max(largest, _read(scores, i))
+    total = np.float32(0)
+    for i in range(count):
+        weight = exponential(_read(scores, i) - largest)
+        _write(scores, i, weight)
+        total += weight
+    share = np.float32(1) / total
+    for i in range(count):
+        _write(scores, i, _read(scores, i) * share)
