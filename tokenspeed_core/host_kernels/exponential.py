@@ -20,7 +20,7 @@ _LEAST, _MOST = np.float32(-87), np.float32(88)
 
 @compiled
 def exponential(x: np.float32) -> np.float32:
-    """e^x in float32, held between e^-87 and e^88; not a number where x is not finite.
+    """e^x in float32, held between e^-87 and e^88; no number where x is none.
 
     x = n ln 2 + r, e^r by Taylor's series.
     """
@@ -29,5 +29,5 @@ def exponential(x: np.float32) -> np.float32:
     r = (held - n * _LN2_HIGH) - n * _LN2_LOW
     p = ((((_C7 * r + _C6) * r + _C5) * r + _C4) * r + _C3) * r + _C2
     p = (p * r + _ONE) * r + _ONE
-    found: np.float32 = p * power_of_two(np.int32(n)) + (x - x)
+    found: np.float32 = p * power_of_two(np.int32(n)) if x == x else x
     return found

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""Kernels run on torch's threads, each item once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tokenspeed_core.host_kernels.team import (
+    LEAST_SHARED_WORK,
+    Kernel,
+    arguments_at,
+    own_share,
+    useful_threads,
+)
+from tokenspeed_core.host_kernels.vectors import FLOAT32, reader, writer
+
+read, write = reader(FLOAT32), writer(FLOAT32)
+
+
+def count_up(address: int) -> None:
+    """Add one to each of the numbers."""
+    numbers, count = arguments_at(address)[:2]
+    first, last = own_share(count)
+    for i in range(first, last):
+        write(numbers, i, read(numbers, i) + 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_each_item_is_somebody_s_once(threads: int) -> None:
+    """However many threads share however many items."""
+    kernel = Kernel(count_up, num_arguments=2)
+    for count in (0, 1, 2, 7, 100):
+        numbers = torch.zeros(count + 1)
+        kernel(numbers.data_ptr(), count, threads=threads)
+        assert numbers.tolist() == [1.0] * count + [0.0]
+
+
+def test_small_work_wakes_nobody() -> None:
+    """Threads are as many as torch's, no more than items, and one for little work."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        assert useful_threads(4, LEAST_SHARED_WORK // 4 - 1) == 1
+        assert useful_threads(4, LEAST_SHARED_WORK) == 4
+        assert useful_threads(2, LEAST_SHARED_WORK) == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_cannot_be_compiled_is_told_at_the_first_call() -> None:
+    """Compiling goes on beside other work, so its error waits for whoever needs the kernel."""
+
+    def wrong(address: int) -> None:
+        undefined_name(address)  # type: ignore[name-defined]  # noqa: F821
+
+    kernel = Kernel(wrong, num_arguments=1)
+    for _ in range(2):
+        with pytest.raises(Exception, match="undefined_name"):
+            kernel(0, threads=1)
