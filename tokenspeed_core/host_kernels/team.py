@@ -96,13 +96,12 @@ def _compile(function: Callable[[int], None]) -> object:
 
 
 def useful_threads(num_items: int, cost: int) -> int:
-    """How many threads are worth waking: none for less work than that takes.
+    """All of torch's threads, or one for less work than waking them takes.
 
-    `cost` is an item's, in numbers read or written.
+    `cost` is an item's, in numbers read or written. Never some of them: GNU's OpenMP ends the
+    threads that a smaller team leaves out, and torch's next operation would start them again.
     """
-    if num_items * cost < LEAST_SHARED_WORK:
-        return 1
-    return min(num_items, torch.get_num_threads())
+    return 1 if num_items * cost < LEAST_SHARED_WORK else torch.get_num_threads()
 
 
 LEAST_SHARED_WORK = 1 << 14
