@@ -47,21 +47,27 @@ def decode_attention(shape: AttentionShape, kind: ElementType) -> Kernel:
         given = arguments_at(address)
         qkv, out, keys, apart, tables, lengths = given[:6]
         rows, width, page_size, pitch, size = given[7:12]
-        own = given[6] + own_number() * size * 4
-        first, last = own_share(rows * kv_heads)
-        for item in range(first, last):
+        own, own_bytes = given[6] + own_number() * size * 4, group * (2 * dim + pitch) * 4
+        item, end = own_share(rows * kv_heads)
+        while item < end:
             row, head = item // kv_heads, item % kv_heads
+            count = min(kv_heads - head, end - item)
             table, length = tables + row * width * 4, int64_at(lengths, row)
             pages = keys + head * page_size * dim * nbytes
             newest = int32_at(table, (length - 1) // page_size) * kv_heads * page_size
             newest = pages + (newest + (length - 1) % page_size) * dim * nbytes
-            begin(qkv + row * row_bytes, head, own, newest, apart)
-            score_all(pages, table, page_size, length, own, pitch)
-            for one in range(group):
-                to_weights(own + (2 * group * dim + one * pitch) * 4, length)
-            add_all(pages + apart * nbytes, table, page_size, length, own, pitch)
-            for i in range(group * dim):
-                total = _read(own, group * dim + i)
-                write(out, (row * heads + head * group) * dim + i, total)
+            for i in range(count):
+                at = newest + i * page_size * dim * nbytes
+                begin(qkv + row * row_bytes, head + i, own + i * own_bytes, at, apart)
+            score_all(pages, table, page_size, length, count, own, pitch)
+            for i in range(count):
+                for one in range(group):
+                    to_weights(own + i * own_bytes + (2 * group * dim + one * pitch) * 4, length)
+            add_all(pages + apart * nbytes, table, page_size, length, count, own, pitch)
+            for i in range(count):
+                sums, place = own + i * own_bytes, (row * heads + (head + i) * group) * dim
+                for at in range(group * dim):
+                    write(out, place + at, _read(sums, group * dim + at))
+            item += count
 
     return Kernel(attend, num_arguments=12)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The steps of one row's attention by the query heads of one kv head, over the row's pages.
+"""The steps of one row's attention by neighbouring kv heads, over the row's pages.
 
-A step works in the thread's scratch, float32: the scaled queries of the group, their sums
-[group, dim] each, then the scores [group, longest], which become the weights in place.
+Each kv head has a scratch of the thread's, float32: the scaled queries of its group, their sums
+[group, dim] each, then the scores [group, longest], which become the weights in place. A page is
+read for all of the heads, which lie one after another in it, before the next one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class AttentionShape:
 
     def scratch(self, longest: int) -> int:
         """float32 numbers a thread needs for rows of up to so many positions."""
-        return self.group * (2 * self.dim + longest)
+        return self.heads * (2 * self.dim + longest)
 
 
 def beginning(shape: AttentionShape, kind: ElementType) -> Step:
@@ -64,53 +65,66 @@ def beginning(shape: AttentionShape, kind: ElementType) -> Step:
 
 
 def scoring(shape: AttentionShape, kind: ElementType) -> Step:
-    """`score_all(pages, table, page_size, length, own, pitch)`: the scores of all positions.
+    """`score_all(pages, table, page_size, length, heads, own, pitch)`: all positions' scores.
 
-    `pages` is where this head's keys are in page 0, `pitch` the longest row's length.
+    `pages` is where the first head's keys are in page 0, `pitch` the longest row's length.
     """
-    kv_heads, step = shape.kv_heads, shape.dim * kind.nbytes
-    scores_at, vectors = 2 * shape.group * shape.dim * 4, head_vectors(shape.dim, shape.group, kind)
+    kv_heads, step, group, dim = shape.kv_heads, shape.dim * kind.nbytes, shape.group, shape.dim
+    vectors = head_vectors(dim, group, kind)
     score, prefetch = vectors.score, vectors.prefetch
 
     @compiled
     def score_all(
-        pages: int, table: int, page_size: int, length: int, own: int, pitch: int
+        pages: int, table: int, page_size: int, length: int, heads: int, own: int, pitch: int
     ) -> None:
         page_bytes, last = kv_heads * page_size * step, (length - 1) // page_size
-        place = own + scores_at
+        own_bytes = group * (2 * dim + pitch) * 4
         for page in range(last + 1):
             mine = pages + int32_at(table, page) * page_bytes
-            following = pages + int32_at(table, min(page + 1, last)) * page_bytes
-            for i in range(min(page_size, length - page * page_size)):
-                prefetch(following + i * step)
-                score(own, mine + i * step, place, pitch)
-                place += 4
+            ahead = pages + int32_at(table, min(page + 1, last)) * page_bytes - mine
+            count = min(page_size, length - page * page_size)
+            for head in range(heads):
+                key, queries = mine + head * page_size * step, own + head * own_bytes
+                place = queries + (2 * group * dim + page * page_size) * 4
+                for i in range(count):
+                    prefetch(key + ahead + i * step)
+                    score(queries, key + i * step, place + i * 4, pitch)
 
     return score_all
 
 
 def weighting(shape: AttentionShape, kind: ElementType) -> Step:
-    """`add_all(pages, table, page_size, length, own, pitch)`: the values by their weights."""
-    kv_heads, step, size = shape.kv_heads, shape.dim * kind.nbytes, shape.group * shape.dim * 4
-    vectors = head_vectors(shape.dim, shape.group, kind)
+    """`add_all(pages, table, page_size, length, heads, own, pitch)`: the values by their weights.
+
+    `pages` is where the first head's values are in page 0.
+    """
+    kv_heads, step, group, dim = shape.kv_heads, shape.dim * kind.nbytes, shape.group, shape.dim
+    vectors = head_vectors(dim, group, kind)
     add, add_one, prefetch = vectors.add, vectors.add_one, vectors.prefetch
 
     @compiled
-    def add_all(pages: int, table: int, page_size: int, length: int, own: int, pitch: int) -> None:
+    def add_all(
+        pages: int, table: int, page_size: int, length: int, heads: int, own: int, pitch: int
+    ) -> None:
         page_bytes, last = kv_heads * page_size * step, (length - 1) // page_size
-        sums, place = own + size, own + 2 * size
+        own_bytes = group * (2 * dim + pitch) * 4
         for page in range(last + 1):
             mine = pages + int32_at(table, page) * page_bytes
-            following = pages + int32_at(table, min(page + 1, last)) * page_bytes
+            ahead = pages + int32_at(table, min(page + 1, last)) * page_bytes - mine
             count = min(page_size, length - page * page_size)
-            for i in range(count):
-                prefetch(following + i * step)
             in_fours = count - count % 4
-            for i in range(0, in_fours, 4):
-                add(sums, mine + i * step, place + i * 4, pitch)
-            for i in range(in_fours, count):
-                add_one(sums, mine + i * step, place + i * 4, pitch)
-            place += page_size * 4
+            for head in range(heads):
+                value, sums = (
+                    mine + head * page_size * step,
+                    own + head * own_bytes + group * dim * 4,
+                )
+                place = sums + (group * dim + page * page_size) * 4
+                for i in range(count):
+                    prefetch(value + ahead + i * step)
+                for i in range(0, in_fours, 4):
+                    add(sums, value + i * step, place + i * 4, pitch)
+                for i in range(in_fours, count):
+                    add_one(sums, value + i * step, place + i * 4, pitch)
 
     return add_all
 

@@ -188,7 +188,7 @@ def head_vectors(dim: int, count: int, kind: ElementType) -> HeadVectors:
             fetch = cgutils.get_or_insert_function(b.module, kind_of, "llvm.prefetch.p0")
             for offset in range(0, dim * kind.nbytes, _PREFETCH_LINE):
                 line = b.inttoptr(_at(b, given[0], _I64(offset), size=1), byte)
-                b.call(fetch, [line, _I32(0), _I32(2), _I32(1)])  # to read, into the second cache
+                b.call(fetch, [line, _I32(0), _I32(3), _I32(1)])  # to read, into the nearest cache
             return context.get_dummy_value()
 
         return types.void(types.int64), emit
