@@ -26,7 +26,6 @@ from torch import Tensor
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.testing.tiny_model import tiny_model
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
-from tokenspeed_core.torch_plane.host_decode import host_decoding
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.plain_rows import PlainRows
@@ -111,10 +110,11 @@ def attention(shape: Shape, rows: int, *, length: int) -> list[float]:
     )
     qkv = torch.randn(rows, shape.heads + 2 * shape.kv_heads, shape.dim).bfloat16()
     out = qkv[:, : shape.heads].clone()
-    kernel = host_decoding(config, torch.bfloat16, device=CPU)
+    rows_of = row_operations(torch.bfloat16, CPU)
+    kernel = rows_of.decoding(shape.heads, shape.kv_heads, dim=shape.dim)
     plans = [
-        AttentionPlanner(cache, num_heads=shape.heads, host=host).plan(inputs)
-        for host in (kernel, None)
+        AttentionPlanner(cache, num_heads=shape.heads, decoding=decoding).plan(inputs)
+        for decoding in (kernel, None)
     ]
 
     def run(plan: AttentionPlan) -> None:

@@ -64,12 +64,12 @@ class Rows:
         page = int(self.table[row, position // self.page_size])
         return self.pages[:, page, :, position % self.page_size]
 
-    def attend(self, *, threads: int = 1, longest: int | None = None) -> Tensor:
-        """The kernel's result [rows, heads, dim]."""
+    def attend(self, *, threads: int = 1, at_once: int = 1) -> Tensor:
+        """The kernel's result [rows, heads, dim], with scratch for so many kv heads a thread."""
         shape, pages = self.shape, self.pages
         out = torch.full_like(self.qkv[:, : shape.heads].contiguous(), math.nan)
-        pitch = longest or max(self.lengths)
-        scratch = torch.full((threads, shape.scratch(pitch)), math.nan)
+        pitch = max(self.lengths)
+        scratch = torch.full((threads, shape.scratch(pitch, at_once)), math.nan)
         lengths = np.array(self.lengths, dtype=np.int64)
         decode_attention(shape, self.numbers.kind)(
             self.qkv.data_ptr(),
@@ -101,7 +101,7 @@ class Rows:
 def test_it_is_attention(numbers: Numbers, shape: AttentionShape, page_size: int) -> None:
     """For heads of any number and size, rows of any length, pages of any size."""
     rows = Rows(shape, numbers, lengths=LENGTHS, page_size=page_size)
-    found = rows.attend(threads=2)
+    found = rows.attend(threads=2, at_once=shape.kv_heads)
     for row in range(len(LENGTHS)):
         torch.testing.assert_close(
             found[row].double(), rows.exact(row), atol=numbers.tolerance, rtol=numbers.tolerance
@@ -120,6 +120,13 @@ def test_the_new_key_and_value_are_stored(numbers: Numbers) -> None:
     assert torch.equal(rows.pages.nan_to_num(7), before.nan_to_num(7))
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_scratch_decides_how_many_heads_go_together(numbers: Numbers, at_once: int) -> None:
+    """A thread takes no more kv heads of a row than it has scratch for; the bits are the same."""
+    rows = Rows(SHAPES[0], numbers, lengths=LENGTHS)
+    assert torch.equal(rows.attend(at_once=at_once), rows.attend(threads=3, at_once=1))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_row_has_the_same_bits_alone_and_in_company(numbers: Numbers, threads: int) -> None:
     """Whatever rows are beside it, by however many threads, in whatever scratch."""
@@ -130,7 +137,7 @@ def test_a_row_has_the_same_bits_alone_and_in_company(numbers: Numbers, threads:
         alone.lengths = [length]
         alone.qkv = rows.qkv[row : row + 1].clone()
         alone.table = rows.table[row : row + 1].copy()
-        assert torch.equal(alone.attend(longest=length)[0], together[row])
+        assert torch.equal(alone.attend()[0], together[row])
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])

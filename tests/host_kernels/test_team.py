@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
+from tokenspeed_core.errors import EngineError
 from tokenspeed_core.host_kernels.team import (
     LEAST_SHARED_WORK,
     Kernel,
@@ -48,7 +51,7 @@ def test_small_work_wakes_nobody() -> None:
         torch.set_num_threads(threads)
 
 
-def test_what_cannot_be_compiled_is_told_at_the_first_call() -> None:
+def test_what_cannot_be_compiled_is_told_when_it_is_waited_for() -> None:
     """Compiling goes on beside other work, so its error waits for whoever needs the kernel."""
 
     def wrong(address: int) -> None:
@@ -56,5 +59,14 @@ def test_what_cannot_be_compiled_is_told_at_the_first_call() -> None:
 
     kernel = Kernel(wrong, num_arguments=1)
     for _ in range(2):
-        with pytest.raises(Exception, match="undefined_name"):
-            kernel(0, threads=1)
+        with pytest.raises(EngineError, match=r"(?s)could not be compiled.*undefined_name"):
+            kernel.wait()
+    with pytest.raises(EngineError, match="could not be compiled"):
+        kernel(0, threads=1)
+
+
+def test_the_compiler_keeps_its_steps_to_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """Who listens to everything at debug level is not told of every step of numba's."""
+    with caplog.at_level(logging.DEBUG):
+        Kernel(count_up, num_arguments=2).wait()
+    assert caplog.records == []

@@ -11,6 +11,7 @@ from tokenspeed_core.models.expected_weights import expected_weights
 from tokenspeed_core.models.weights import TensorWeights
 from tokenspeed_core.testing.paged_texts import PagedTexts, Text
 from tokenspeed_core.torch_plane.decoder import Decoder
+from tokenspeed_core.torch_plane.plain_rows import PlainRows
 
 NAN, INF = float("nan"), float("inf")
 SHAPE = {
@@ -26,13 +27,17 @@ SHAPE = {
 }
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def decoder(request: pytest.FixtureRequest) -> Decoder:
-    """A small decoder with random weights."""
+@pytest.fixture(params=["fp32", "bf16", "bf16 by torch"])
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    """A small decoder with random weights: with the CPU's kernels, and as it is elsewhere."""
+    if "torch" in request.param:
+        make = "tokenspeed_core.torch_plane.decoder.row_operations"
+        monkeypatch.setattr(make, lambda _, device: PlainRows(device))
     config = parse_config(SHAPE)
     torch.manual_seed(3)
     weights = {n: torch.randn(shape) * 0.2 for n, shape in expected_weights(config).items()}
-    return Decoder(config, TensorWeights(weights), dtype=request.param, device=torch.device("cpu"))
+    dtype = torch.float32 if request.param == "fp32" else torch.bfloat16
+    return Decoder(config, TensorWeights(weights), dtype=dtype, device=torch.device("cpu"))
 
 
 def text_of(length: int, seed: int = 0) -> list[int]:

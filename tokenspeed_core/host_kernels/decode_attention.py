@@ -51,7 +51,8 @@ def decode_attention(shape: AttentionShape, kind: ElementType) -> Kernel:
         item, end = own_share(rows * kv_heads)
         while item < end:
             row, head = item // kv_heads, item % kv_heads
-            count = min(kv_heads - head, end - item)
+            # Of fewer threads than were asked for each has more pairs, but no more scratch.
+            count = min(kv_heads - head, end - item, size * 4 // own_bytes)
             table, length = tables + row * width * 4, int64_at(lengths, row)
             pages = keys + head * page_size * dim * nbytes
             newest = int32_at(table, (length - 1) // page_size) * kv_heads * page_size

@@ -41,9 +41,9 @@ class AttentionShape:
         """Query heads that share a kv head."""
         return self.heads // self.kv_heads
 
-    def scratch(self, longest: int) -> int:
-        """float32 numbers a thread needs for rows of up to so many positions."""
-        return self.heads * (2 * self.dim + longest)
+    def scratch(self, longest: int, kv_heads: int) -> int:
+        """float32 numbers a thread needs for so many kv heads of rows of up to `longest`."""
+        return kv_heads * self.group * (2 * self.dim + longest)
 
 
 def beginning(shape: AttentionShape, kind: ElementType) -> Step:

@@ -7,6 +7,7 @@ torch links GNU's OpenMP, or one that speaks its interface, and its library is i
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import struct
 from collections.abc import Callable
@@ -22,8 +23,11 @@ from tokenspeed_core.errors import EngineError
 # none stay what they are: a request of theirs is found by them.
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
+_FAST_MATH = {"reassoc", "contract", "nsz"}
 MAX_ARGUMENTS = 16
+LEAST_SHARED_WORK = 1 << 14
+# It tells every step of every function, to whoever reads the root's messages.
+logging.getLogger("numba").setLevel(logging.WARNING)
 _signature = types.void(types.CPointer(types.int64))
 _thread_number = types.ExternalFunction("omp_get_thread_num", types.int32())
 _num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
@@ -63,7 +67,7 @@ def own_share(count: int) -> tuple[int, int]:
 class Kernel:
     """A `function` of the address of its arguments, 64-bit integers, made machine code.
 
-    That takes up to a second, so it is done beside what follows; the first call waits for it.
+    That takes up to a second, so it is done beside what follows, and `wait` waits for it.
     """
 
     def __init__(self, function: Callable[[int], None], *, num_arguments: int) -> None:
@@ -74,21 +78,31 @@ class Kernel:
         self._compiling: Future[Any] | None = compiler.submit(_compile, function)
         compiler.shutdown(wait=False)  # its thread ends with this
 
+    def wait(self) -> None:
+        """Wait for the machine code; EngineError if there is none."""
+        compiling = self._compiling
+        if compiling is None:
+            return
+        try:
+            self._code = compiling.result()  # owns the machine code
+            self._address: int = self._code.address
+        except Exception as error:
+            raise EngineError(
+                "a kernel of the CPU could not be compiled; numba of another version, or told "
+                f"not to compile by the environment (NUMBA_...)? {type(error).__name__}: {error}"
+            ) from error
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self._address)
+        self._compiling = None
+
     def __call__(self, *arguments: int, threads: int) -> None:
         """Run on the calling thread and `threads` - 1 others, which share the items."""
         if self._compiling is not None:
-            self._take_code(self._compiling)
+            self.wait()
         packed = self._pack(*arguments)
         if threads == 1:
             self._alone(packed)
         else:
             self._in_team(self._address, packed, threads, 0)
-
-    def _take_code(self, compiling: Future[Any]) -> None:
-        self._code = compiling.result()  # owns the machine code
-        self._address: int = self._code.address
-        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self._address)
-        self._compiling = None
 
 
 def _compile(function: Callable[[int], None]) -> object:
@@ -102,9 +116,6 @@ def useful_threads(num_items: int, cost: int) -> int:
     threads that a smaller team leaves out, and torch's next operation would start them again.
     """
     return 1 if num_items * cost < LEAST_SHARED_WORK else torch.get_num_threads()
-
-
-LEAST_SHARED_WORK = 1 << 14
 
 
 def _team_runner() -> Callable[[int, bytes, int, int], None]:

@@ -6,15 +6,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from attrs import define
 from torch import Tensor
-from torch.nn import functional
 
-from tokenspeed_core.torch_plane.block_layout import LayoutMaker, block_positions
 from tokenspeed_core.torch_plane.chunk_attention import Chunk, ChunkAttention, chunk_pages
-from tokenspeed_core.torch_plane.decode_attention import DecodeAttention, GatheredBlocks
+from tokenspeed_core.torch_plane.decode_attention import DecodeAttention, GatheredDecoding
 from tokenspeed_core.torch_plane.device import placed
 from tokenspeed_core.torch_plane.host_decode import HostDecode, HostDecoding
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
@@ -51,34 +47,41 @@ class AttentionPlan:
 
 
 class AttentionPlanner:
-    """Plans forwards over one cache; by `host`, where there is a kernel, those that decode."""
+    """Plans forwards over one cache; `decoding` is the kernel for rows that decode, if any is."""
 
     def __init__(
-        self, cache: PagedKVCache, *, num_heads: int, host: HostDecoding | None = None
+        self, cache: PagedKVCache, *, num_heads: int, decoding: HostDecoding | None
     ) -> None:
         self.cache = cache
         self._chunks = ChunkAttention(cache, num_heads=num_heads)
-        self._host = host
-        self._block = block_positions(cache.page_size)
-        self._layouts = LayoutMaker(num_heads, self._block, like=cache.pages)
+        self._decoding = decoding or GatheredDecoding(num_heads, cache)
 
     def plan(self, inputs: ForwardInputs) -> AttentionPlan:
-        """Resolve pages, blocks and masks of one forward."""
-        bounds = [0, *itertools.accumulate(inputs.row_lengths[: inputs.num_extends])]
-        places, chunks = self._chunk_plan(inputs, bounds)
+        """Resolve pages, places and masks of one forward."""
+        first = inputs.num_extends
+        bounds = [0, *itertools.accumulate(inputs.row_lengths[:first])]
+        places, chunks = self._plan_chunks(inputs, bounds)
         decode = None
-        if inputs.num_extends < len(inputs.row_lengths):
-            decode = self._decode_plan(inputs, start=bounds[-1])
+        if first < len(inputs.row_lengths):
+            assert set(inputs.row_lengths[first:]) == {1}, "a decode row feeds one token"
+            decode = self._decoding.plan(
+                self.cache,
+                bounds[-1],
+                pages=inputs.block_table[first:],
+                lengths=inputs.context_lengths[first:],
+            )
         return AttentionPlan(self.cache, places, chunks, self._chunks, decode)
 
-    def _chunk_plan(self, inputs: ForwardInputs, bounds: list[int]) -> tuple[Tensor, list[Chunk]]:
+    def _plan_chunks(self, inputs: ForwardInputs, bounds: list[int]) -> tuple[Tensor, list[Chunk]]:
+        """The places in the cache of the chunks' tokens, and the chunks."""
         count, size = inputs.num_extends, self.cache.page_size
+        positions = inputs.positions[: bounds[-1]]
         if not count:
-            return inputs.positions[:0], []
-        table = placed(inputs.block_table[:count], self.cache.pages.device).long()
-        places = self._places(
-            table, np.asarray(inputs.row_lengths[:count]), positions=inputs.positions[: bounds[-1]]
-        )
+            return positions, []
+        table = placed(inputs.block_table[:count], positions.device).long()
+        rows = placed(np.repeat(np.arange(count), inputs.row_lengths[:count]), positions.device)
+        pages = table[rows, positions // size]
+        places = flat_places(self.cache.pages, pages, offsets=positions % size)
         chunks = [
             Chunk(start, stop, context, chunk_pages(row, context, page_size=size))
             for (start, stop), context, row in zip(
@@ -86,46 +89,3 @@ class AttentionPlanner:
             )
         ]
         return places, chunks
-
-    def _places(
-        self, table: Tensor, lengths: npt.NDArray[np.int64], *, positions: Tensor
-    ) -> Tensor:
-        """Flat places in the pages of each row's new positions."""
-        rows = placed(np.repeat(np.arange(len(lengths)), lengths), table.device)
-        size = self.cache.page_size
-        pages = table[rows, positions // size]
-        return flat_places(self.cache.pages, pages, offsets=positions % size)
-
-    def _decode_plan(self, inputs: ForwardInputs, *, start: int) -> DecodeAttention | HostDecode:
-        first = inputs.num_extends
-        assert set(inputs.row_lengths[first:]) == {1}, "a decode row feeds one token"
-        pages, lengths = inputs.block_table[first:], inputs.context_lengths[first:]
-        if self._host is not None:
-            return self._host.plan(self.cache, start, pages=pages, lengths=lengths)
-        return self._gathered(inputs, start, pages=pages, lengths=lengths)
-
-    def _gathered(
-        self,
-        inputs: ForwardInputs,
-        start: int,
-        *,
-        pages: npt.NDArray[np.int32],
-        lengths: list[int],
-    ) -> DecodeAttention:
-        """Over blocks put together from the rows' pages at every layer."""
-        device, block = self.cache.pages.device, self._block
-        table = placed(pages, device).long()
-        ones = np.ones(len(lengths), dtype=np.int64)
-        places = self._places(table, ones, positions=inputs.positions[start:])
-        counts = [-(-length // block) for length in lengths]
-        each = block // self.cache.page_size
-        padded = functional.pad(table, (0, max(0, max(counts) * each - table.shape[1])))
-        page_ids = torch.cat([padded[row, : count * each] for row, count in enumerate(counts)])
-        # Positions in their row, of every block's every place.
-        positions = torch.cat([torch.arange(count * block, device=device) for count in counts])
-        ends = placed(np.repeat(lengths, np.array(counts) * block), device)
-        is_filled = (positions < ends).view(-1, 1, block, 1)
-        bounds = itertools.pairwise([0, *itertools.accumulate(counts)])
-        layout = self._layouts.make([list(range(a, b)) for a, b in bounds], lengths)
-        source = GatheredBlocks(self.cache, page_ids, is_filled, places)
-        return DecodeAttention(start, layout, source=source)

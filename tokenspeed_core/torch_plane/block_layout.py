@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -50,50 +48,49 @@ class BlockLayout:
 
 
 class LayoutMaker:
-    """Makes layouts, and only new masks while rows keep their blocks."""
+    """Makes layouts, and only new masks while rows keep their numbers of blocks."""
 
-    def __init__(self, num_heads: int, block: int, *, like: Tensor) -> None:
+    def __init__(
+        self, num_heads: int, block: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self._heads = num_heads
         self._block = block
-        self._like = like
-        self._blocks: list[list[int]] = []
+        self._none = torch.empty(0, dtype=dtype, device=device)
+        self._depths = np.zeros(0, dtype=np.int64)
         self._layout: BlockLayout | None = None
 
-    def make(self, row_blocks: Sequence[list[int]], lengths: Sequence[int]) -> BlockLayout:
-        """Lay out rows by their blocks, in order; together these are 0 to n - 1."""
-        ends = self._tensor(np.asarray(lengths, dtype=np.int64))
-        last = self._layout
-        if last is None or self._blocks != row_blocks:
-            self._blocks = [list(blocks) for blocks in row_blocks]
-            last = self._arrange(ends)
+    def make(self, lengths: Ints) -> BlockLayout:
+        """Lay out rows of so many positions each, whose blocks are one after another."""
+        ends = self._tensor(lengths)
+        depths, last = -(-lengths // self._block), self._layout
+        if last is None or not np.array_equal(depths, self._depths):
+            self._depths = depths
+            last = self._arrange(depths, ends)
         else:
             last.groups = [self._with_mask(group, ends) for group in last.groups]
         self._layout = last
         return last
 
-    def _arrange(self, ends: Tensor) -> BlockLayout:
-        depths = np.array([len(blocks) for blocks in self._blocks])
+    def _arrange(self, depths: Ints, ends: Tensor) -> BlockLayout:
         count = int(depths.sum())
-        owners = np.empty(count, dtype=np.int64)
+        firsts = np.cumsum(depths) - depths
         place = np.empty((count, self._heads), dtype=np.int64)
         groups, start = [], 0
         for rows in _of_similar_depth(depths):
             depth = int(depths[rows].max())
-            grid = np.full((len(rows), depth), count, dtype=np.int64)
-            for number, row in enumerate(rows):
-                blocks = self._blocks[row]
-                grid[number, : len(blocks)] = blocks
-                owners[blocks] = row
+            steps = np.arange(depth)[None, :]
+            grid = np.where(steps < depths[rows, None], firsts[rows, None] + steps, count)
             pick = self._pick(grid, place, start=start)
             is_all = len(rows) == len(depths)
             group = RowGroup(
                 (len(rows), self._heads, depth),
                 self._tensor(pick),
-                mask=self._like,
+                mask=self._none,
                 rows=None if is_all else self._tensor(rows),
             )
             groups.append(self._with_mask(group, ends))
             start += pick.size
+        owners = np.repeat(np.arange(len(depths)), depths)
         return BlockLayout(self._tensor(owners), self._tensor(place.ravel()), groups)
 
     def _pick(self, grid: Ints, place: Ints, *, start: int) -> Ints:
@@ -111,12 +108,12 @@ class LayoutMaker:
         rows, _, depth = group.shape
         mine = ends if group.rows is None else ends[group.rows]
         positions = torch.arange(depth * self._block, device=ends.device)
-        mask = self._like.new_zeros(rows, depth * self._block)
+        mask = self._none.new_zeros(rows, depth * self._block)
         mask.masked_fill_(positions >= mine[:, None], float("-inf"))
         return RowGroup(group.shape, group.pick, mask[:, None], group.rows)
 
     def _tensor(self, values: Ints) -> Tensor:
-        return placed(values, self._like.device)
+        return placed(values, self._none.device)
 
 
 def _of_similar_depth(depths: Ints) -> list[Ints]:

@@ -10,12 +10,18 @@ alone, and a place it has no block for counts exactly zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from attrs import frozen
 from torch import Tensor
+from torch.nn import functional
 
-from tokenspeed_core.torch_plane.block_layout import BlockLayout
-from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+from tokenspeed_core.torch_plane.block_layout import BlockLayout, LayoutMaker, block_positions
+from tokenspeed_core.torch_plane.device import placed
+from tokenspeed_core.torch_plane.kv_cache import PagedKVCache, flat_places
 
 
 @frozen(eq=False)
@@ -66,6 +72,44 @@ class _Scratch:
             part.view(*group.shape[:2], -1)
             for part, group in zip(parts, layout.groups, strict=True)
         ]
+
+
+class GatheredDecoding:
+    """Plans forwards by torch's operations."""
+
+    def __init__(self, num_heads: int, cache: PagedKVCache) -> None:
+        self._block = block_positions(cache.page_size)
+        dtype, device = cache.pages.dtype, cache.pages.device
+        self._layouts = LayoutMaker(num_heads, self._block, dtype=dtype, device=device)
+
+    def plan(
+        self,
+        cache: PagedKVCache,
+        start: int,
+        *,
+        pages: npt.NDArray[np.int32],
+        lengths: Sequence[int],
+    ) -> DecodeAttention:
+        """Rows of `lengths` positions, the new one counted, in `pages` [rows, width].
+
+        The first one is token `start` of the forward.
+        """
+        device, block, size = cache.pages.device, self._block, cache.page_size
+        table, counted = placed(pages, device).long(), np.asarray(lengths, dtype=np.int64)
+        newest = placed(counted - 1, device)
+        own_pages = table.gather(1, (newest // size).unsqueeze(1)).squeeze(1)
+        places = flat_places(cache.pages, own_pages, offsets=newest % size)
+        counts = -(-counted // block)
+        width = int(counts.max()) * (block // size)
+        padded = functional.pad(table, (0, max(0, width - table.shape[1])))
+        each = (counts * (block // size)).tolist()
+        page_ids = torch.cat([padded[row, :count] for row, count in enumerate(each)])
+        # Positions in their row, of every block's every place.
+        positions = torch.cat([torch.arange(n * block, device=device) for n in counts.tolist()])
+        ends = placed(np.repeat(counted, counts * block), device)
+        is_filled = (positions < ends).view(-1, 1, block, 1)
+        source = GatheredBlocks(cache, page_ids, is_filled, places)
+        return DecodeAttention(start, self._layouts.make(counted), source=source)
 
 
 class DecodeAttention:

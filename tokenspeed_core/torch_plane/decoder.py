@@ -14,7 +14,6 @@ from tokenspeed_core.models.expected_weights import Shape, expected_weights
 from tokenspeed_core.models.weights import WeightSource
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
 from tokenspeed_core.torch_plane.decoder_part import WHOLE, DecoderPart
-from tokenspeed_core.torch_plane.host_decode import host_decoding
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.linear import (
@@ -179,12 +178,15 @@ class Decoder:
         self.device = device
         self.weights = parts.weights
         self.part = part
-        self._host = host_decoding(config, dtype, device=device)
+        self._decoding = parts.rows.decoding(
+            config.num_heads, config.num_kv_heads, dim=config.head_dim
+        )
         self._embedding = parts.embedding() if part.is_first else None
         self.layers = [Layer(config, i, parts=parts, part=part) for i in range(config.num_layers)]
         self._norm = parts.norm(NORM) if part.is_last else None
         self._head = parts.head(self._embedding) if part.is_last else None
         self.weights.load(weights)
+        parts.rows.finish()
         positions = part.max_positions or config.max_position_embeddings
         self._rotary = RotaryTable(config, positions, dtype=dtype, device=device)
         self.planner: AttentionPlanner | None = None
@@ -198,7 +200,7 @@ class Decoder:
         """
         if self.planner is None or self.planner.cache is not cache:
             heads = self.config.num_heads
-            self.planner = AttentionPlanner(cache, num_heads=heads, host=self._host)
+            self.planner = AttentionPlanner(cache, num_heads=heads, decoding=self._decoding)
         x = self._entering(inputs.token_ids)
         step = self._step(inputs, x, plan=self.planner.plan(inputs))
         stream = Stream(x)

@@ -11,11 +11,9 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from tokenspeed_core.host_kernels.decode_attention import decode_attention
+from tokenspeed_core.errors import EngineError
 from tokenspeed_core.host_kernels.head_passes import AttentionShape
 from tokenspeed_core.host_kernels.team import Kernel, useful_threads
-from tokenspeed_core.models.config import ModelConfig
-from tokenspeed_core.torch_plane.host_rows import element_type
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 
 
@@ -38,19 +36,41 @@ class HostDecoding:
 
         The first one is token `start` of the forward.
         """
+        self._check(cache, pages, lengths=lengths)
         longest, rows, shape = max(lengths), len(lengths), self.shape
-        size = shape.scratch(longest)
-        threads = useful_threads(rows * shape.kv_heads, 2 * longest * shape.dim)
+        pairs = rows * shape.kv_heads
+        threads = useful_threads(pairs, 2 * longest * shape.dim)
+        size = shape.scratch(longest, min(shape.kv_heads, -(-pairs // threads)))
         return HostDecode(
             start=start,
             cache=cache,
             kernel=self.kernel,
             table=np.ascontiguousarray(pages),
             lengths=np.array(lengths, dtype=np.int64),
-            scratch=torch.empty(threads, size),
+            scratch=torch.empty(threads, size, dtype=torch.float32, device="cpu"),
             counts=(rows, pages.shape[1], cache.page_size, longest, size),
             threads=threads,
         )
+
+    def _check(
+        self, cache: PagedKVCache, pages: npt.NDArray[np.int32], *, lengths: Sequence[int]
+    ) -> None:
+        """EngineError for what would have the kernel read or write what is not the rows'."""
+        shape = self.shape
+        num_pages, *found = cache.pages.shape[2:]
+        assert found == [shape.kv_heads, cache.page_size, shape.dim], "another model's cache"
+        assert cache.pages.is_contiguous(), "pages lie one after another"
+        longest = pages.shape[1] * cache.page_size
+        if min(lengths) < 1 or max(lengths) > longest:
+            raise EngineError(
+                f"decoding rows of {min(lengths)} to {max(lengths)} positions, and a block table "
+                f"for 1 to {longest}; the scheduler's plan does not fit its tables"
+            )
+        if pages.min() < 0 or pages.max() >= num_pages:
+            raise EngineError(
+                f"a block table names pages {pages.min()} to {pages.max()} of a cache of "
+                f"{num_pages}; the scheduler has another one, or the cache was released"
+            )
 
 
 @frozen(eq=False, kw_only=True)
@@ -68,7 +88,10 @@ class HostDecode:
 
     def attend(self, layer: int, qkv: Tensor, *, out: Tensor) -> None:
         """Store new keys and values of qkv [tokens, heads + 2 x kv_heads, dim], attend to all."""
+        assert qkv.is_contiguous(), "kernels take whole tokens, one after another"
+        assert out.is_contiguous(), "kernels take whole tokens, one after another"
         pages = self.cache.pages
+        assert qkv.dtype == out.dtype == pages.dtype, "one dtype for all"
         first, apart = pages.stride(0) * layer, pages.stride(1)
         self.kernel(
             qkv.data_ptr() + self.start * qkv.stride(0) * qkv.itemsize,
@@ -81,14 +104,3 @@ class HostDecode:
             *self.counts,
             threads=self.threads,
         )
-
-
-def host_decoding(
-    config: ModelConfig, dtype: torch.dtype, *, device: torch.device
-) -> HostDecoding | None:
-    """The planner for a model's heads; None where there is no kernel."""
-    kind = element_type(dtype, device)
-    if kind is None:
-        return None
-    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim)
-    return HostDecoding(decode_attention(shape, kind), shape)

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 from torch import Tensor
 
+from tokenspeed_core.host_kernels.decode_attention import decode_attention
+from tokenspeed_core.host_kernels.head_passes import AttentionShape
 from tokenspeed_core.host_kernels.row_kernels import rms_norm, rotate, silu_gate
 from tokenspeed_core.host_kernels.team import Kernel, useful_threads
 from tokenspeed_core.host_kernels.vectors import BFLOAT16, FLOAT32, ElementType
+from tokenspeed_core.torch_plane.host_decode import HostDecoding
 
+WHOLE_ROWS = "kernels take whole rows, one after another"
 _KINDS = {torch.bfloat16: BFLOAT16, torch.float32: FLOAT32}
 
 
@@ -19,23 +23,38 @@ def element_type(dtype: torch.dtype, device: torch.device) -> ElementType | None
     return _KINDS.get(dtype) if device.type == "cpu" else None
 
 
-@frozen
+@define(eq=False)
 class HostRows:
     """Makes them; `row_operations` says what they do."""
 
     kind: ElementType
+    _kernels: list[Kernel] = field(factory=list)
 
     def norm(self, width: int, eps: float) -> HostNorm:
         """Root mean square normalisation."""
-        return HostNorm(rms_norm(width, eps, self.kind), width)
+        return HostNorm(self._kept(rms_norm(width, eps, self.kind)), width)
 
     def gate(self, width: int) -> HostGate:
         """The activation of a gated feed-forward."""
-        return HostGate(silu_gate(width, self.kind), width)
+        return HostGate(self._kept(silu_gate(width, self.kind)), width)
 
     def rotation(self, heads: int, dim: int) -> HostRotation:
         """The rotation of so many heads."""
-        return HostRotation(rotate(heads, dim, self.kind), heads * dim)
+        return HostRotation(self._kept(rotate(heads, dim, self.kind)), heads * dim)
+
+    def decoding(self, heads: int, kv_heads: int, *, dim: int) -> HostDecoding:
+        """Attention of rows that decode."""
+        shape = AttentionShape(heads, kv_heads, dim)
+        return HostDecoding(self._kept(decode_attention(shape, self.kind)), shape)
+
+    def finish(self) -> None:
+        """Wait for the machine code of all; EngineError if there is none for one."""
+        for kernel in self._kernels:
+            kernel.wait()
+
+    def _kept(self, kernel: Kernel) -> Kernel:
+        self._kernels.append(kernel)
+        return kernel
 
 
 @frozen(eq=False)
@@ -47,7 +66,13 @@ class HostNorm:
 
     def __call__(self, x: Tensor, weight: Tensor, *, added: Tensor | None) -> Tensor:
         """The normalised x."""
-        assert x.is_contiguous(), "kernels take whole rows, one after another"
+        assert x.is_contiguous(), WHOLE_ROWS
+        assert x.shape[1] == len(weight) == self.width, "rows of another width"
+        assert weight.dtype == torch.float32, "weights are float32"
+        if added is not None:
+            assert added.shape == x.shape, "what is added has as many rows, of the same width"
+            # A layer's product is whole already; what an extension put in its place may not be.
+            added = added.to(x.dtype).contiguous()
         out = torch.empty_like(x)
         rows = len(x)
         self.kernel(
@@ -70,7 +95,8 @@ class HostGate:
 
     def __call__(self, gate_up: Tensor) -> Tensor:
         """The gated rows."""
-        assert gate_up.is_contiguous(), "kernels take whole rows, one after another"
+        assert gate_up.is_contiguous(), WHOLE_ROWS
+        assert gate_up.shape[1] == 2 * self.width, "rows of another width"
         rows = len(gate_up)
         out = gate_up.new_empty(rows, self.width)
         threads = useful_threads(rows, 2 * self.width)
@@ -87,9 +113,14 @@ class HostRotation:
 
     def __call__(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> None:
         """Rotate in place."""
-        assert x.is_contiguous(), "kernels take whole tokens, one after another"
+        assert x.is_contiguous(), WHOLE_ROWS
         cosines, sines = angles
         tokens, pitch = len(x), x.stride(0)
+        assert cosines.shape == sines.shape == (tokens, x.shape[2]), "an angle for each number"
+        assert cosines.dtype == sines.dtype == x.dtype, "one dtype for all"
+        assert cosines.is_contiguous(), WHOLE_ROWS
+        assert sines.is_contiguous(), WHOLE_ROWS
+        assert pitch >= self.size, "too few heads"
         self.kernel(
             x.data_ptr(),
             cosines.data_ptr(),

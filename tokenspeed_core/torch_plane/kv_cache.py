@@ -56,8 +56,7 @@ class PagedKVCache:
 
     def _hold(self, pages: Tensor) -> None:
         self.pages = pages
-        self.flat = pages.flatten(1, 4)
-        self._by_layer = list(self.flat.unbind(0))
+        self._by_layer = list(pages.flatten(1, 4).unbind(0))
 
     def write(self, layer: int, kv: Tensor, *, places: Tensor) -> None:
         """Store kv [tokens, 2 x kv_heads, head_dim] at flat places [tokens, 2 x kv_heads]."""

@@ -52,7 +52,7 @@ class Memory:
         give_back(self._runner.decoder.device)
 
     def _release_cache(self) -> None:
-        # The decoder plans over the pages and keeps copies of some.
+        # The decoder plans over these pages.
         self._runner.decoder.planner = None
         self._runner.pools.drop_device()
 

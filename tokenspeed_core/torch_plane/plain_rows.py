@@ -27,6 +27,12 @@ class PlainRows:
         """The rotation of so many heads."""
         return PlainRotation(heads, dim // 2)
 
+    def decoding(self, heads: int, kv_heads: int, *, dim: int) -> None:
+        """There is no kernel."""
+
+    def finish(self) -> None:
+        """All are ready."""
+
 
 @frozen(eq=False)
 class PlainNorm:

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tokenspeed_core.torch_plane.host_decode import HostDecoding
 from tokenspeed_core.torch_plane.host_rows import HostRows, element_type
 from tokenspeed_core.torch_plane.plain_rows import PlainRows
 
@@ -62,6 +63,14 @@ class RowOperations(Protocol):
 
     def rotation(self, heads: int, dim: int) -> Rotation:
         """The rotation of so many heads."""
+        ...
+
+    def decoding(self, heads: int, kv_heads: int, *, dim: int) -> HostDecoding | None:
+        """Attention of rows that decode, as a kernel; None where there is none."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all that was made is ready; EngineError if something cannot be."""
         ...
 
 
