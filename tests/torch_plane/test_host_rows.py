@@ -75,12 +75,14 @@ def test_rows_of_another_shape_are_refused(rows: HostRows) -> None:
     x = torch.zeros(4, 16).bfloat16()
     with pytest.raises(AssertionError, match="another width"):
         rows.norm(8, 1e-5)(x, torch.ones(8), added=None)
+    with pytest.raises(AssertionError, match="another width"):
+        rows.norm(16, 1e-5)(x, torch.empty(0), added=None)
     with pytest.raises(AssertionError, match="as many rows"):
         rows.norm(16, 1e-5)(x, torch.ones(16), added=x[:2])
     with pytest.raises(AssertionError, match="another width"):
         rows.gate(16)(x)
     with pytest.raises(AssertionError, match="an angle for each"):
-        rows.rotation(2, 8)(x.view(4, 2, 8), (x[:2, :8], x[:2, :8]))
+        rows.rotation(2, 8)(x.view(4, 2, 8), (x.view(8, 8), x.view(8, 8)))
 
 
 def test_the_scratch_is_float32_whatever_torch_s_default_is(
@@ -94,7 +96,7 @@ def test_the_scratch_is_float32_whatever_torch_s_default_is(
         plan = decoding.plan(cache, 0, pages=np.array([[1]], dtype=np.int32), lengths=[1])
     finally:
         torch.set_default_dtype(torch.float32)
-    assert plan.scratch.dtype == torch.float32
+    assert plan.memory[2].dtype == torch.float32
 
 
 def test_other_dtypes_and_devices_take_torch_s_operations() -> None:

@@ -41,14 +41,24 @@ class HostDecoding:
         pairs = rows * shape.kv_heads
         threads = useful_threads(pairs, 2 * longest * shape.dim)
         size = shape.scratch(longest, min(shape.kv_heads, -(-pairs // threads)))
+        table, counted = np.ascontiguousarray(pages), np.array(lengths, dtype=np.int64)
+        scratch = torch.empty(threads, size, dtype=torch.float32, device="cpu")
         return HostDecode(
+            kernel=self.kernel,
             start=start,
             cache=cache,
-            kernel=self.kernel,
-            table=np.ascontiguousarray(pages),
-            lengths=np.array(lengths, dtype=np.int64),
-            scratch=torch.empty(threads, size, dtype=torch.float32, device="cpu"),
-            counts=(rows, pages.shape[1], cache.page_size, longest, size),
+            memory=(table, counted, scratch),
+            arguments=(
+                cache.pages.stride(1),
+                table.ctypes.data,
+                counted.ctypes.data,
+                scratch.data_ptr(),
+                rows,
+                pages.shape[1],
+                cache.page_size,
+                longest,
+                size,
+            ),
             threads=threads,
         )
 
@@ -75,32 +85,25 @@ class HostDecoding:
 
 @frozen(eq=False, kw_only=True)
 class HostDecode:
-    """One forward's decoding rows; the numpy arrays and the scratch are the kernel's."""
+    """One forward's decoding rows. The kernel has `memory` by the addresses in `arguments`."""
 
+    kernel: Kernel
     start: int
     cache: PagedKVCache
-    kernel: Kernel
-    table: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int64]
-    scratch: Tensor
-    counts: tuple[int, int, int, int, int]
+    memory: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], Tensor]
+    arguments: tuple[int, ...]
     threads: int
 
     def attend(self, layer: int, qkv: Tensor, *, out: Tensor) -> None:
         """Store new keys and values of qkv [tokens, heads + 2 x kv_heads, dim], attend to all."""
         assert qkv.is_contiguous(), "kernels take whole tokens, one after another"
         assert out.is_contiguous(), "kernels take whole tokens, one after another"
-        pages = self.cache.pages
-        assert qkv.dtype == out.dtype == pages.dtype, "one dtype for all"
-        first, apart = pages.stride(0) * layer, pages.stride(1)
+        assert qkv.dtype is out.dtype is self.cache.pages.dtype, "one dtype for all"
+        before = self.start * qkv.itemsize
         self.kernel(
-            qkv.data_ptr() + self.start * qkv.stride(0) * qkv.itemsize,
-            out.data_ptr() + self.start * out.stride(0) * out.itemsize,
-            pages.data_ptr() + first * pages.itemsize,
-            apart,
-            self.table.ctypes.data,
-            self.lengths.ctypes.data,
-            self.scratch.data_ptr(),
-            *self.counts,
+            qkv.data_ptr() + (before and before * qkv.stride(0)),
+            out.data_ptr() + (before and before * out.stride(0)),
+            self.cache.layer_address(layer),
+            *self.arguments,
             threads=self.threads,
         )

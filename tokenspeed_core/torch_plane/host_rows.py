@@ -66,23 +66,18 @@ class HostNorm:
 
     def __call__(self, x: Tensor, weight: Tensor, *, added: Tensor | None) -> Tensor:
         """The normalised x."""
+        rows, width = x.shape
         assert x.is_contiguous(), WHOLE_ROWS
-        assert x.shape[1] == len(weight) == self.width, "rows of another width"
-        assert weight.dtype == torch.float32, "weights are float32"
+        assert width == weight.numel() == self.width, "rows of another width"
+        other = 0
         if added is not None:
             assert added.shape == x.shape, "what is added has as many rows, of the same width"
-            # A layer's product is whole already; what an extension put in its place may not be.
-            added = added.to(x.dtype).contiguous()
-        out = torch.empty_like(x)
-        rows = len(x)
-        self.kernel(
-            x.data_ptr(),
-            0 if added is None else added.data_ptr(),
-            out.data_ptr(),
-            weight.data_ptr(),
-            rows,
-            threads=useful_threads(rows, self.width),
-        )
+            if added.dtype is not x.dtype or not added.is_contiguous():
+                # What an extension put in a product's place.
+                added = added.to(x.dtype).contiguous()
+            other = added.data_ptr()
+        out, threads = torch.empty_like(x), useful_threads(rows, width)
+        self.kernel(x.data_ptr(), other, out.data_ptr(), weight.data_ptr(), rows, threads=threads)
         return out
 
 
@@ -95,11 +90,10 @@ class HostGate:
 
     def __call__(self, gate_up: Tensor) -> Tensor:
         """The gated rows."""
+        rows, width = gate_up.shape
         assert gate_up.is_contiguous(), WHOLE_ROWS
-        assert gate_up.shape[1] == 2 * self.width, "rows of another width"
-        rows = len(gate_up)
-        out = gate_up.new_empty(rows, self.width)
-        threads = useful_threads(rows, 2 * self.width)
+        assert width == 2 * self.width, "rows of another width"
+        out, threads = gate_up.new_empty(rows, self.width), useful_threads(rows, width)
         self.kernel(gate_up.data_ptr(), out.data_ptr(), rows, threads=threads)
         return out
 
@@ -113,19 +107,19 @@ class HostRotation:
 
     def __call__(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> None:
         """Rotate in place."""
-        assert x.is_contiguous(), WHOLE_ROWS
         cosines, sines = angles
-        tokens, pitch = len(x), x.stride(0)
-        assert cosines.shape == sines.shape == (tokens, x.shape[2]), "an angle for each number"
-        assert cosines.dtype == sines.dtype == x.dtype, "one dtype for all"
+        tokens, heads, dim = x.shape
+        assert x.is_contiguous(), WHOLE_ROWS
         assert cosines.is_contiguous(), WHOLE_ROWS
         assert sines.is_contiguous(), WHOLE_ROWS
-        assert pitch >= self.size, "too few heads"
+        assert cosines.shape == sines.shape == (tokens, dim), "an angle for each number"
+        assert cosines.dtype is sines.dtype is x.dtype, "one dtype for all"
+        assert heads * dim >= self.size, "too few heads"
         self.kernel(
             x.data_ptr(),
             cosines.data_ptr(),
             sines.data_ptr(),
             tokens,
-            pitch,
+            heads * dim,
             threads=useful_threads(tokens, self.size),
         )

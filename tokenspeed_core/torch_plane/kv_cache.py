@@ -57,6 +57,7 @@ class PagedKVCache:
     def _hold(self, pages: Tensor) -> None:
         self.pages = pages
         self._by_layer = list(pages.flatten(1, 4).unbind(0))
+        self._addresses = [layer.data_ptr() for layer in pages.unbind(0)]
 
     def write(self, layer: int, kv: Tensor, *, places: Tensor) -> None:
         """Store kv [tokens, 2 x kv_heads, head_dim] at flat places [tokens, 2 x kv_heads]."""
@@ -67,6 +68,10 @@ class PagedKVCache:
         found = self.pages[layer].index_select(1, page_ids)
         keys, values = found.transpose(1, 2).flatten(2, 3).unbind(0)
         return keys, values
+
+    def layer_address(self, layer: int) -> int:
+        """Where a layer's keys begin, in bytes; the values follow after those of all pages."""
+        return self._addresses[layer]
 
     def zero(self, page_ids: Sequence[int]) -> None:
         """Clear pages that an admission takes over."""
