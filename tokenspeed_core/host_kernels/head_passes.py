@@ -114,10 +114,8 @@ def weighting(shape: AttentionShape, kind: ElementType) -> Step:
             count = min(page_size, length - page * page_size)
             in_fours = count - count % 4
             for head in range(heads):
-                value, sums = (
-                    mine + head * page_size * step,
-                    own + head * own_bytes + group * dim * 4,
-                )
+                value = mine + head * page_size * step
+                sums = own + head * own_bytes + group * dim * 4
                 place = sums + (group * dim + page * page_size) * 4
                 for i in range(count):
                     prefetch(value + ahead + i * step)

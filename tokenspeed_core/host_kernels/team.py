@@ -19,13 +19,14 @@ from numba import carray, cfunc, njit, types
 
 from tokenspeed_core.errors import EngineError
 
-# The order of a sum may be the vectors', and a product and a sum may be one step. Numbers that are
-# none stay what they are: a request of theirs is found by them.
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FAST_MATH = {"reassoc", "contract", "nsz"}
 MAX_ARGUMENTS = 16
+# Numbers read and written in about the time that waking threads takes.
 LEAST_SHARED_WORK = 1 << 14
+# The order of a sum may be the vectors', and a product and a sum may be one step. Numbers that are
+# none stay what they are, for a request is ended by them; no division becomes an estimate.
+_FAST_MATH = {"reassoc", "contract", "nsz"}
 # It tells every step of every function, to whoever reads the root's messages.
 logging.getLogger("numba").setLevel(logging.WARNING)
 _signature = types.void(types.CPointer(types.int64))
