@@ -99,6 +99,16 @@ def test_the_scratch_is_float32_whatever_torch_s_default_is(
     assert plan.memory[2].dtype == torch.float32
 
 
+def test_page_ids_are_int32_for_the_kernel(rows: HostRows, cache: PagedKVCache) -> None:
+    """Whatever integers a block table has."""
+    config = tiny_model().config
+    decoding = rows.decoding(config.num_heads, config.num_kv_heads, dim=config.head_dim)
+    plan = decoding.plan(cache, 0, pages=np.array([[1, 2]]), lengths=[5])
+    table, *_ = plan.memory
+    assert table.dtype == np.int32
+    assert table.tolist() == [[1, 2]]
+
+
 def test_other_dtypes_and_devices_take_torch_s_operations() -> None:
     """There are kernels for float32 and bfloat16 on the CPU."""
     assert isinstance(row_operations(torch.float32, CPU), HostRows)

@@ -41,7 +41,8 @@ class HostDecoding:
         pairs = rows * shape.kv_heads
         threads = useful_threads(pairs, 2 * longest * shape.dim)
         size = shape.scratch(longest, min(shape.kv_heads, -(-pairs // threads)))
-        table, counted = np.ascontiguousarray(pages), np.array(lengths, dtype=np.int64)
+        table = np.ascontiguousarray(pages, dtype=np.int32)
+        counted = np.array(lengths, dtype=np.int64)
         scratch = torch.empty(threads, size, dtype=torch.float32, device="cpu")
         return HostDecode(
             kernel=self.kernel,
