@@ -159,3 +159,10 @@ def test_what_is_no_number_is_never_hidden(numbers: Numbers, broken: float) -> N
     assert not found[1, 17].isfinite()
     assert not found[2, 17].isfinite()
     assert found.isfinite().sum() == found.numel() - 2
+
+
+@pytest.mark.parametrize("width", [16, 64, 576])
+def test_a_row_whose_squares_overflow_is_still_of_numbers(numbers: Numbers, width: int) -> None:
+    """It is divided by infinity, which an estimate of the root would make no number."""
+    x = torch.full((2, width), 1e20).to(numbers.dtype)
+    assert torch.equal(normed(numbers, x, weight=torch.ones(width)), torch.zeros_like(x))
