@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, linear
+from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, products
 
 CPU = torch.device("cpu")
 ROWS = (4, 5, 16, 31, 32, 33, 40, 64, 65, 127, 128, 129, 200, 300)
@@ -14,7 +14,7 @@ ROWS = (4, 5, 16, 31, 32, 33, 40, 64, 65, 127, 128, 129, 200, 300)
 
 def a_product(dtype: torch.dtype, size: tuple[int, int]) -> Linear:
     """A product with a random weight [out, in]."""
-    product = linear(dtype, CPU, has_bias=False)
+    product: Linear = products(dtype, CPU).make(has_bias=False)
     torch.manual_seed(size[1])
     product.weight.put(torch.randn(size).to(dtype))
     return product

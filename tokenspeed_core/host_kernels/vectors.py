@@ -22,7 +22,7 @@ _FAST = ("reassoc", "contract", "nsz")
 _PREFETCH_LINE = 64  # bytes
 
 
-def _intrinsic(typed: Callable[..., Any]) -> Emitter:
+def intrinsic(typed: Callable[..., Any]) -> Emitter:
     """A function of kernels whose code we emit: `typed` gives its signature and what emits it."""
     made: Emitter = extending.intrinsic(typed)
     return made
@@ -51,9 +51,9 @@ class ElementType:
     def read_vector(self, b: ir.IRBuilder, address: ir.Value, count: int) -> ir.Value:
         """`count` numbers in a row as a vector of float32."""
         if self.bits == 32:
-            return _load(b, address, ir.VectorType(_F32, count), align=4)
+            return load(b, address, ir.VectorType(_F32, count), align=4)
         wide = ir.VectorType(_I32, count)
-        found = b.zext(_load(b, address, ir.VectorType(_I16, count), align=2), wide)
+        found = b.zext(load(b, address, ir.VectorType(_I16, count), align=2), wide)
         return b.bitcast(b.shl(found, ir.Constant(wide, [16] * count)), ir.VectorType(_F32, count))
 
     def rounded(self, b: ir.IRBuilder, value: ir.Value) -> ir.Value:
@@ -74,7 +74,7 @@ BFLOAT16, FLOAT32 = ElementType(16), ElementType(32)
 def reader(kind: ElementType) -> Emitter:
     """`read(address, offset)`: the number there, as float32."""
 
-    @_intrinsic
+    @intrinsic
     def read(_context: object, address: Any, offset: Any) -> Any:
         def emit(_: object, b: ir.IRBuilder, __: object, given: list[ir.Value]) -> ir.Value:
             return kind.widened(b, b.load(_element(b, *given, kind=kind.stored)))
@@ -88,7 +88,7 @@ def reader(kind: ElementType) -> Emitter:
 def writer(kind: ElementType) -> Emitter:
     """`write(address, offset, value)`: store a float32 there."""
 
-    @_intrinsic
+    @intrinsic
     def write(_context: object, address: Any, offset: Any, value: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, __: object, given: list[ir.Value]) -> ir.Value:
             address, offset, value = given
@@ -101,7 +101,7 @@ def writer(kind: ElementType) -> Emitter:
 
 
 def _integer_reader(kind: ir.IntType) -> Emitter:
-    @_intrinsic
+    @intrinsic
     def read(_context: object, address: Any, offset: Any) -> Any:
         def emit(_: object, b: ir.IRBuilder, __: object, given: list[ir.Value]) -> ir.Value:
             found = b.load(_element(b, *given, kind=kind))
@@ -115,7 +115,7 @@ def _integer_reader(kind: ir.IntType) -> Emitter:
 int32_at, int64_at = _integer_reader(_I32), _integer_reader(_I64)
 
 
-@_intrinsic
+@intrinsic
 def to_nearest(_context: object, x: Any) -> Any:
     """A float32 rounded to a whole number, halves to even."""
 
@@ -126,7 +126,7 @@ def to_nearest(_context: object, x: Any) -> Any:
     return types.float32(types.float32), emit
 
 
-@_intrinsic
+@intrinsic
 def held_between(_context: object, x: Any, least: Any, most: Any) -> Any:
     """A float32 held between two others; the first of them where it is no number."""
 
@@ -138,7 +138,7 @@ def held_between(_context: object, x: Any, least: Any, most: Any) -> Any:
     return types.float32(types.float32, types.float32, types.float32), emit
 
 
-@_intrinsic
+@intrinsic
 def power_of_two(_context: object, exponent: Any) -> Any:
     """2 to an int32 from -126 to 127, as float32."""
 
@@ -166,28 +166,28 @@ class HeadVectors:
 def head_vectors(dim: int, count: int, kind: ElementType) -> HeadVectors:
     """The operations on heads of one size."""
 
-    @_intrinsic
+    @intrinsic
     def score(_context: object, queries: Any, key: Any, scores: Any, pitch: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, _: object, given: list[ir.Value]) -> ir.Value:
             queries, key, scores, pitch = given
             found = kind.read_vector(b, key, dim)
             for head in range(count):
-                mine = FLOAT32.read_vector(b, _at(b, queries, _I64(head * dim), size=4), dim)
+                mine = FLOAT32.read_vector(b, offset_by(b, queries, _I64(head * dim), size=4), dim)
                 total = _total(b, b.fmul(mine, found, flags=_FAST), dim)
-                place = _at(b, scores, b.mul(pitch, _I64(head)), size=4)
+                place = offset_by(b, scores, b.mul(pitch, _I64(head)), size=4)
                 b.store(total, b.inttoptr(place, _F32.as_pointer()))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 4), emit
 
-    @_intrinsic
+    @intrinsic
     def prefetch(_context: object, address: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, _: object, given: list[ir.Value]) -> ir.Value:
             byte = ir.IntType(8).as_pointer()
             kind_of = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
             fetch = cgutils.get_or_insert_function(b.module, kind_of, "llvm.prefetch.p0")
             for offset in range(0, dim * kind.nbytes, _PREFETCH_LINE):
-                line = b.inttoptr(_at(b, given[0], _I64(offset), size=1), byte)
+                line = b.inttoptr(offset_by(b, given[0], _I64(offset), size=1), byte)
                 b.call(fetch, [line, _I32(0), _I32(3), _I32(1)])  # to read, into the nearest cache
             return context.get_dummy_value()
 
@@ -197,19 +197,19 @@ def head_vectors(dim: int, count: int, kind: ElementType) -> HeadVectors:
 
 
 def _adder(dim: int, count: int, kind: ElementType, positions: int) -> Emitter:
-    @_intrinsic
+    @intrinsic
     def add(_context: object, sums: Any, values: Any, weights: Any, pitch: Any) -> Any:
         def emit(context: Any, b: ir.IRBuilder, _: object, given: list[ir.Value]) -> ir.Value:
             sums, values, weights, pitch = given
-            places = [_at(b, sums, _I64(head * dim), size=4) for head in range(count)]
+            places = [offset_by(b, sums, _I64(head * dim), size=4) for head in range(count)]
             totals = [FLOAT32.read_vector(b, place, dim) for place in places]
             for position in range(positions):
-                mine = _at(b, values, _I64(position * dim), size=kind.nbytes)
+                mine = offset_by(b, values, _I64(position * dim), size=kind.nbytes)
                 found = kind.read_vector(b, mine, dim)
                 for head in range(count):
                     at = b.add(b.mul(pitch, _I64(head)), _I64(position))
-                    weight = _load(b, _at(b, weights, at, size=4), _F32)
-                    part = b.fmul(_repeated(b, weight, dim), found, flags=_FAST)
+                    weight = load(b, offset_by(b, weights, at, size=4), _F32)
+                    part = b.fmul(repeated(b, weight, dim), found, flags=_FAST)
                     totals[head] = b.fadd(totals[head], part, flags=_FAST)
             for place, total in zip(places, totals, strict=True):
                 b.store(total, b.inttoptr(place, total.type.as_pointer())).align = 4
@@ -225,19 +225,22 @@ def _element(b: ir.IRBuilder, address: ir.Value, offset: ir.Value, *, kind: ir.T
     return b.gep(b.inttoptr(address, kind.as_pointer()), [offset])
 
 
-def _at(b: ir.IRBuilder, address: ir.Value, offset: ir.Value, *, size: int) -> ir.Value:
+def offset_by(b: ir.IRBuilder, address: ir.Value, offset: ir.Value, *, size: int) -> ir.Value:
+    """The address of the element `offset` from one, each of `size` bytes."""
     return b.add(address, b.mul(offset, _I64(size)))
 
 
-def _load(b: ir.IRBuilder, address: ir.Value, kind: ir.Type, *, align: int | None = None) -> Any:
+def load(b: ir.IRBuilder, address: ir.Value, kind: ir.Type, *, align: int | None = None) -> Any:
+    """What lies at an address."""
     found = b.load(b.inttoptr(address, kind.as_pointer()))
     if align is not None:
         found.align = align  # a vector's own would be its size
     return found
 
 
-def _repeated(b: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
-    nothing = ir.Constant(ir.VectorType(_F32, count), ir.Undefined)
+def repeated(b: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
+    """A vector of `count` times the value."""
+    nothing = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     first = b.insert_element(nothing, value, _I32(0))
     return b.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(_I32, count), [0] * count))
 

@@ -16,14 +16,7 @@ from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanne
 from tokenspeed_core.torch_plane.decoder_part import WHOLE, DecoderPart
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
-from tokenspeed_core.torch_plane.linear import (
-    FEWEST_ROWS,
-    Linear,
-    PlainLinear,
-    is_packed,
-    linear,
-    with_fewest_rows,
-)
+from tokenspeed_core.torch_plane.linear import Linear, PlainLinear, products
 from tokenspeed_core.torch_plane.named_weights import NamedWeights
 from tokenspeed_core.torch_plane.norm import RMSNorm
 from tokenspeed_core.torch_plane.rotary import RotaryTable
@@ -40,10 +33,15 @@ class _Parts:
         self, shapes: Mapping[str, Shape], eps: float, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.rows = row_operations(dtype, device)
+        self.products = products(dtype, device)
         self.weights = NamedWeights(shapes, dtype=dtype, device=device)
         self._dtype = dtype
-        self._device = device
         self._eps = eps
+
+    def finish(self) -> None:
+        """Wait until all parts are ready; EngineError if one cannot be."""
+        self.rows.finish()
+        self.products.finish()
 
     def norm(self, name: str) -> RMSNorm:
         width = self.weights.shapes[name][0]
@@ -54,7 +52,7 @@ class _Parts:
     def joined(self, prefix: str, *names: str) -> Linear:
         """Several projections of the same input as one product; all have a bias or none has."""
         biases = [f"{prefix}.{name}.bias" for name in names]
-        product = linear(self._dtype, self._device, has_bias=biases[0] in self.weights.shapes)
+        product = self.products.make(has_bias=biases[0] in self.weights.shapes)
         self.weights.add(product.weight, *(f"{prefix}.{name}.weight" for name in names))
         if product.bias is not None:
             self.weights.add(product.bias, *biases)
@@ -66,11 +64,11 @@ class _Parts:
         return table
 
     def head(self, embedding: PlainTensor | None) -> Linear:
-        """From hidden states to logits; a tied one shares the embedding unless it is packed."""
+        """From hidden states to logits; a tied one shares the embedding where it is kept so."""
         is_tied = HEAD not in self.weights.shapes
-        if is_tied and embedding is not None and not is_packed(self._dtype, self._device):
-            return PlainLinear(embedding)
-        head = linear(self._dtype, self._device, has_bias=False)
+        if is_tied and embedding is not None and self.products.keeps_layout:
+            return PlainLinear(embedding, has_bias=False)
+        head = self.products.make(has_bias=False)
         self.weights.add(head.weight, EMBEDDING if is_tied else HEAD)
         return head
 
@@ -83,6 +81,7 @@ class Layer:
     ) -> None:
         name = f"model.layers.{part.first_layer + index}"
         self._part = part
+        self._products = parts.products
         self._heads = (config.num_heads, config.num_kv_heads)
         self._dim = config.head_dim
         self._gate = parts.rows.gate(config.intermediate_size)
@@ -107,11 +106,14 @@ class Layer:
         attended = self._attend(self._input_norm(stream.x, stream.added), step)
         if step.wanted is not None and self._index == step.last_layer:
             # Nothing reads the other tokens after this.
-            stream.x = with_fewest_rows(stream.x.index_select(0, step.wanted))
-            attended = with_fewest_rows(attended.index_select(0, step.wanted))
+            stream.x = self._wanted(stream.x, step.wanted)
+            attended = self._wanted(attended, step.wanted)
         added = self._part.summed(self._out(attended))
         gated = self._gate(self._gate_up(self._post_norm(stream.x, added)))
         stream.added = self._part.summed(self._down(gated))
+
+    def _wanted(self, x: Tensor, rows: Tensor) -> Tensor:
+        return self._products.with_fewest_rows(x.index_select(0, rows))
 
     def _attend(self, x: Tensor, step: Step) -> Tensor:
         """Attention before its output projection: [rows, heads x head_dim]."""
@@ -178,6 +180,7 @@ class Decoder:
         self.device = device
         self.weights = parts.weights
         self.part = part
+        self._products = parts.products
         self._decoding = parts.rows.decoding(
             config.num_heads, config.num_kv_heads, dim=config.head_dim
         )
@@ -186,7 +189,7 @@ class Decoder:
         self._norm = parts.norm(NORM) if part.is_last else None
         self._head = parts.head(self._embedding) if part.is_last else None
         self.weights.load(weights)
-        parts.rows.finish()
+        parts.finish()
         positions = part.max_positions or config.max_position_embeddings
         self._rotary = RotaryTable(config, positions, dtype=dtype, device=device)
         self.planner: AttentionPlanner | None = None
@@ -216,9 +219,10 @@ class Decoder:
     def _entering(self, token_ids: Tensor) -> Tensor:
         """The residual stream [rows, hidden] before the first layer here."""
         if self._embedding is not None and self.part.is_first:
-            return with_fewest_rows(self.part.embedded(token_ids, self._embedding.tensor))
+            x = self.part.embedded(token_ids, self._embedding.tensor)
+            return self._products.with_fewest_rows(x)
         assert self.part.stages is not None, "only a stage has one before it"
-        rows = max(len(token_ids), FEWEST_ROWS)
+        rows = max(len(token_ids), self._products.fewest_rows)
         like = torch.empty(rows, self.config.hidden_size, dtype=self.dtype, device=self.device)
         return self.part.stages.receive_hidden(like)
 
@@ -239,7 +243,8 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab_size] of hidden states [n, hidden_size]."""
         assert self._head is not None, "only the last part gives logits"
-        return self.part.all_logits(self._head(with_fewest_rows(hidden))[: len(hidden)])
+        x = self._products.with_fewest_rows(hidden)
+        return self.part.all_logits(self._head(x)[: len(hidden)])
 
     def forward(self, inputs: ForwardInputs, cache: PagedKVCache) -> Tensor:
         """Logits [n, vocab_size] of `inputs.logit_rows`."""

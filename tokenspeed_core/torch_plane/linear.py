@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: MIT
-"""Matrix products with weights laid out once.
+"""Matrix products with weights laid out once, in the fastest form for a device.
 
-On the CPU a plain product re-lays bf16 weights at every call; oneDNN's packed form does it once and
-is 1.3 to 1.8 times faster. A row's result is the same, bit for bit, however many rows are beside
-it, as long as there are at least `FEWEST_ROWS`: below that oneDNN may turn to another algorithm,
-which is also the slower one. Processors with matrix tiles have products of their own, in `tiles`.
+On CPUs that multiply pairs of bfloat16 numbers a kernel of our own computes bf16, in `blocked`. On
+others it is oneDNN, whose plain product lays bf16 weights out at every call, and its packed form
+once. Processors with matrix tiles have products of their own, in `tiles`.
+
+In every form a row's result is the same, bit for bit, however many rows are beside it. With fewer
+than `FEWEST_ROWS` oneDNN may turn to another algorithm, which is also the slower one, so that it is
+given at least so many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
+from attrs import frozen
 from torch import Tensor
 from torch.nn import functional
 
+from tokenspeed_core.host_kernels.pair_tiles import has_pair_products
+from tokenspeed_core.host_kernels.products import bfloat16_product
+from tokenspeed_core.torch_plane.blocked import BlockedLinear
 from tokenspeed_core.torch_plane.stored import PackedTensor, PlainTensor, Stored
 from tokenspeed_core.torch_plane.tiles import TiledLinear
 
@@ -42,9 +51,9 @@ class Linear(Protocol):
 class PlainLinear:
     """Weights as they are, for devices whose library lays them out itself."""
 
-    def __init__(self, weight: PlainTensor, bias: PlainTensor | None = None) -> None:
-        self.weight = weight
-        self.bias = bias
+    def __init__(self, weight: PlainTensor | None = None, *, has_bias: bool) -> None:
+        self.weight = weight or PlainTensor()
+        self.bias = PlainTensor() if has_bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product for n rows."""
@@ -55,9 +64,9 @@ class PlainLinear:
 class PackedLinear:
     """Weights in oneDNN's own layout, on the CPU."""
 
-    def __init__(self, bias: PlainTensor | None = None) -> None:
+    def __init__(self, *, has_bias: bool) -> None:
         self.weight = PackedTensor()
-        self.bias = bias
+        self.bias = PlainTensor() if has_bias else None
         self._run = torch.ops.mkldnn._linear_pointwise.default
         self._no_scalars: list[float] = []
 
@@ -69,6 +78,41 @@ class PackedLinear:
         return product
 
 
+@frozen(eq=False, kw_only=True)
+class Products:
+    """Makes the products of a decoder."""
+
+    make: Callable[..., Linear]  # (has_bias)
+    # How many rows each must be given.
+    fewest_rows: int = FEWEST_ROWS
+    # Whether a weight is kept as it is, and may be something else at the same time.
+    keeps_layout: bool = False
+    # Waits until they are ready; EngineError if they cannot be.
+    finish: Callable[[], None] = lambda: None
+
+    def with_fewest_rows(self, x: Tensor) -> Tensor:
+        """x [n, m] with rows of zeros added until there are enough."""
+        missing = self.fewest_rows - len(x)
+        return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))
+
+
+def products(dtype: torch.dtype, device: torch.device) -> Products:
+    """The fastest ones for a device."""
+    if device.type == "cpu" and dtype == torch.bfloat16 and _has_own_kernel():
+        kernel = bfloat16_product()
+        return Products(make=partial(BlockedLinear, kernel), fewest_rows=1, finish=kernel.wait)
+    if device.type != "cpu" or not _can_pack(dtype):
+        return Products(make=PlainLinear, fewest_rows=1, keeps_layout=True)
+    if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
+        return Products(make=TiledLinear)
+    return Products(make=PackedLinear)
+
+
+def _has_own_kernel() -> bool:
+    """Whether products are our own kernel's, which knows pairs, but no matrix tiles."""
+    return has_pair_products() and not torch.cpu._is_amx_tile_supported()
+
+
 def _can_pack(dtype: torch.dtype) -> bool:
     """Whether oneDNN has a packed product of that type on this processor."""
     if not torch.backends.mkldnn.is_available():
@@ -76,24 +120,3 @@ def _can_pack(dtype: torch.dtype) -> bool:
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype == torch.float32
-
-
-def is_packed(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products there are fastest with packed weights."""
-    return device.type == "cpu" and _can_pack(dtype)
-
-
-def linear(dtype: torch.dtype, device: torch.device, *, has_bias: bool) -> Linear:
-    """The fastest form for a device, still without its weight."""
-    bias = PlainTensor() if has_bias else None
-    if not is_packed(dtype, device):
-        return PlainLinear(PlainTensor(), bias)
-    if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
-        return TiledLinear(bias)
-    return PackedLinear(bias)
-
-
-def with_fewest_rows(x: Tensor) -> Tensor:
-    """x [n, m] with rows of zeros added until there are `FEWEST_ROWS`."""
-    missing = FEWEST_ROWS - x.shape[0]
-    return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))

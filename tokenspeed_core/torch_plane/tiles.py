@@ -54,9 +54,9 @@ class TiledTensor:
 class TiledLinear:
     """x [n, in] to x W^T + b [n, out]; a row's bits are the same for every n."""
 
-    def __init__(self, bias: PlainTensor | None = None) -> None:
+    def __init__(self, *, has_bias: bool) -> None:
         self._weight = TiledTensor()
-        self.bias = bias
+        self.bias = PlainTensor() if has_bias else None
         self._run = torch.ops.mkldnn._linear_pointwise.default
         self._no_scalars: list[float] = []
 
