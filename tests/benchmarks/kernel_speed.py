@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What lies between a layer's products: the processor's kernels against torch's own operations.
+"""What the processor's own kernels compute, against torch's operations.
 
     python tests/benchmarks/kernel_speed.py [--json] [--rows 1 16 64] [--length 256]
 
-By model shape and number of decoding rows, for one layer: attention over scattered pages, and the
-norms, the activation and the rotation together. Torch's way is what other devices run. The two take
-turns; told are medians in microseconds, and their ratio.
+By model shape and number of rows, for one layer: attention over scattered pages, the norms, the
+activation and the rotation together, and the products, where there is a kernel for them. Torch's
+way is what other devices run, for products oneDNN's with packed weights, which other processors
+run. The two take turns; told are medians in microseconds, and their ratio.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 import torch
@@ -26,10 +28,13 @@ from torch import Tensor
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.testing.tiny_model import tiny_model
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
+from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
+from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, PackedLinear, products
 from tokenspeed_core.torch_plane.plain_rows import PlainRows
 from tokenspeed_core.torch_plane.row_operations import RowOperations, row_operations
+from tokenspeed_core.torch_plane.tiles import TiledLinear
 
 CPU, PAGE_SIZE, EPS = torch.device("cpu"), 16, 1e-5
 # Enough layers that the pages of one are not in a cache when it is read again.
@@ -149,14 +154,44 @@ def between(shape: Shape, rows: int) -> list[float]:
     return in_turns(way(row_operations(torch.bfloat16, CPU)), way(PlainRows(CPU)))
 
 
+def products_of(shape: Shape, rows: int) -> list[float]:
+    """A layer's products by the kernel, and by oneDNN; nothing where there is no kernel."""
+    own = products(torch.bfloat16, CPU)
+    if own.make is PackedLinear or own.make is TiledLinear:
+        return []
+    heads = shape.heads + 2 * shape.kv_heads
+    sizes = [
+        (heads * shape.dim, shape.hidden),
+        (shape.hidden, shape.heads * shape.dim),
+        (2 * shape.inner, shape.hidden),
+        (shape.hidden, shape.inner),
+    ]
+
+    def way(make: Callable[..., Linear], count: int) -> Callable[[], None]:
+        linears = []
+        for size in sizes * LAYERS:
+            linears.append((make(has_bias=False), torch.randn(count, size[1]).bfloat16()))
+            linears[-1][0].weight.put(torch.randn(size).bfloat16())
+
+        def run() -> None:
+            for linear, x in linears:
+                linear(x)
+
+        return run
+
+    return in_turns(way(own.make, rows), way(PackedLinear, max(rows, FEWEST_ROWS)))
+
+
 def measure(rows_wanted: list[int], length: int) -> Iterator[Measured]:
     """All shapes, all numbers of rows."""
-    for shape in SHAPES:
-        for rows in rows_wanted:
-            for what, (kernels, plain) in (
-                ("attention", attention(shape, rows, length=length)),
-                ("between", between(shape, rows)),
-            ):
+    for shape, rows in product(SHAPES, rows_wanted):
+        for what, found in (
+            ("attention", attention(shape, rows, length=length)),
+            ("between", between(shape, rows)),
+            ("products", products_of(shape, rows)),
+        ):
+            if found:
+                kernels, plain = found
                 yield Measured(shape.name, rows, what, kernels, plain, plain / kernels)
 
 
@@ -169,6 +204,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object a line")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    keep_freed_memory()
     table = Table(title=f"a layer of bf16 rows of {given.length} positions, microseconds")
     for column in ("model", "rows", "what", "kernels", "torch", "times as fast"):
         table.add_column(column, justify="left" if column in ("model", "what") else "right")

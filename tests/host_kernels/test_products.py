@@ -13,7 +13,9 @@ from torch import Tensor
 from tokenspeed_core.host_kernels.pair_tiles import COLUMNS, has_pair_products
 from tokenspeed_core.host_kernels.products import GROUP_ROWS, bfloat16_product
 
-pytestmark = pytest.mark.skipif(not has_pair_products(), reason="this processor has no AVX512-BF16")
+needs_pairs = pytest.mark.skipif(
+    not has_pair_products(), reason="this processor has no AVX512-BF16"
+)
 
 ROWS = (1, 2, 3, 7, 8, 9, 15, GROUP_ROWS - 1, GROUP_ROWS, GROUP_ROWS + 5, 3 * GROUP_ROWS)
 # Numbers around what a kernel is given, which would show in any sum.
@@ -57,6 +59,7 @@ def is_exact(found: Tensor, x: Tensor, weight: Tensor, *, starts: Tensor) -> boo
     return bool(((found.double() - exact).abs() <= 2**-8 * exact.abs() + 1e-5 * size).all())
 
 
+@needs_pairs
 @pytest.mark.parametrize("width", [2, 6, 64, 576, 2048])
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -73,6 +76,7 @@ def _differing(all_rows: Tensor, found: Sequence[tuple[int, Tensor]]) -> list[in
     return [n for n, some_rows in found if not torch.equal(all_rows[:n], some_rows)]
 
 
+@needs_pairs
 def test_a_row_s_bits_are_its_own() -> None:
     """Alone, in any company, and by any number of threads; sums cancel, so that order shows."""
     weight, starts = some(5 * COLUMNS, 1536), torch.zeros(5 * COLUMNS)
@@ -83,6 +87,7 @@ def test_a_row_s_bits_are_its_own() -> None:
         assert _differing(alone, found) == [], threads
 
 
+@needs_pairs
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_stays_in_its_row_and_column(strange: float) -> None:
     """In a row it spoils that row and no other, in a weight that column."""
@@ -102,8 +107,20 @@ def test_what_is_no_number_stays_in_its_row_and_column(strange: float) -> None:
     assert torch.equal(found, usual)
 
 
+@needs_pairs
 def test_sums_too_large_are_infinite() -> None:
     """What overflows is not held at the largest number, for a request is ended by it."""
     x, starts = torch.full((3, 64), 2.0**100).bfloat16(), torch.zeros(COLUMNS)
     found = product(x, torch.full((COLUMNS, 64), 2.0**30).bfloat16(), starts=starts)
     assert found.isposinf().all()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("CPU_NAME", "generic"), ("CPU_FEATURES", "+sse2"), ("ENABLE_AVX", 0)]
+)
+def test_there_is_no_kernel_where_numba_compiles_for_another_processor(
+    monkeypatch: pytest.MonkeyPatch, setting: str, value: object
+) -> None:
+    """Compiling it would end the process, so that products are oneDNN's there."""
+    monkeypatch.setattr(f"numba.config.{setting}", value)
+    assert not has_pair_products()

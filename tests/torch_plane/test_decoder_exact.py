@@ -14,7 +14,7 @@ from tokenspeed_core.models.weights import TensorWeights
 from tokenspeed_core.testing.paged_texts import PagedTexts, Text
 from tokenspeed_core.torch_plane.decoder import Decoder
 
-# Some of these products oneDNN computes in other ways for one row than for many.
+# Some of these products oneDNN, where they are its, sums in other ways for one row than for many.
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 1024,

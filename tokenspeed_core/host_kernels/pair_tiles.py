@@ -15,7 +15,7 @@ from typing import Any
 from attrs import frozen
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 
 from tokenspeed_core.host_kernels.vectors import Emitter, intrinsic, load, offset_by, repeated
@@ -42,7 +42,13 @@ _HALVES = ir.VectorType(_BFloat(), _LANES)
 
 
 def has_pair_products() -> bool:
-    """Whether this processor multiplies pairs."""
+    """Whether this processor multiplies pairs, and numba was not told to compile for another one.
+
+    Told so, it would end the process: for a step that the other does not have there is no code.
+    """
+    is_told = config.CPU_NAME is not None or config.CPU_FEATURES is not None
+    if is_told or not config.ENABLE_AVX:
+        return False
     return bool(get_host_cpu_features().get("avx512bf16"))
 
 
