@@ -28,13 +28,13 @@ from torch import Tensor
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.testing.tiny_model import tiny_model
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
+from tokenspeed_core.torch_plane.blocked import BlockedLinear
 from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
 from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, PackedLinear, products
 from tokenspeed_core.torch_plane.plain_rows import PlainRows
 from tokenspeed_core.torch_plane.row_operations import RowOperations, row_operations
-from tokenspeed_core.torch_plane.tiles import TiledLinear
 
 CPU, PAGE_SIZE, EPS = torch.device("cpu"), 16, 1e-5
 # Enough layers that the pages of one are not in a cache when it is read again.
@@ -156,8 +156,8 @@ def between(shape: Shape, rows: int) -> list[float]:
 
 def products_of(shape: Shape, rows: int) -> list[float]:
     """A layer's products by the kernel, and by oneDNN; nothing where there is no kernel."""
-    own = products(torch.bfloat16, CPU)
-    if own.make is PackedLinear or own.make is TiledLinear:
+    own = products(torch.bfloat16, CPU).make
+    if not isinstance(own(has_bias=False), BlockedLinear):
         return []
     heads = shape.heads + 2 * shape.kv_heads
     sizes = [
@@ -179,7 +179,7 @@ def products_of(shape: Shape, rows: int) -> list[float]:
 
         return run
 
-    return in_turns(way(own.make, rows), way(PackedLinear, max(rows, FEWEST_ROWS)))
+    return in_turns(way(own, rows), way(PackedLinear, max(rows, FEWEST_ROWS)))
 
 
 def measure(rows_wanted: list[int], length: int) -> Iterator[Measured]:

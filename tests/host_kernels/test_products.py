@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import pytest
 import torch
 from torch import Tensor
 
-from tokenspeed_core.host_kernels.pair_tiles import COLUMNS, has_pair_products
+from tokenspeed_core.host_kernels.pair_tiles import COLUMNS, MOST_ROWS, has_pair_products
 from tokenspeed_core.host_kernels.products import GROUP_ROWS, bfloat16_product
 
 needs_pairs = pytest.mark.skipif(
@@ -78,13 +79,30 @@ def _differing(all_rows: Tensor, found: Sequence[tuple[int, Tensor]]) -> list[in
 
 @needs_pairs
 def test_a_row_s_bits_are_its_own() -> None:
-    """Alone, in any company, and by any number of threads; sums cancel, so that order shows."""
+    """Alone, in any company, and by any number of threads."""
     weight, starts = some(5 * COLUMNS, 1536), torch.zeros(5 * COLUMNS)
-    x = (torch.randn(max(ROWS), 1536) * torch.randn(max(ROWS), 1536).mul(8).exp2()).bfloat16()
+    x = some(max(ROWS), 1536)
     alone = torch.cat([product(row[None], weight, starts=starts) for row in x])
     for threads in (1, 2, 3):
         found = [(n, product(x[:n], weight, starts=starts, threads=threads)) for n in ROWS]
         assert _differing(alone, found) == [], threads
+
+
+@needs_pairs
+@pytest.mark.parametrize("rows", range(1, MOST_ROWS + 1))
+def test_a_sum_has_one_order(rows: int) -> None:
+    """From the first pair to the last, of a pair the second product first, in tiles of any size.
+
+    Where 2^30 is added to a sum of ones they are lost, and so are those added to it; what is left
+    in the end are those after it was taken away.
+    """
+    large, count = 2.0**30, 40
+    order = [pair * 2 + second for pair in range(count // 2) for second in (1, 0)]
+    for comes, goes in combinations(range(0, count, 3), 2):
+        x = torch.ones(rows, count).bfloat16()
+        x[:, order[comes]], x[:, order[goes]] = large, -large
+        found = product(x, torch.ones(COLUMNS, count).bfloat16(), starts=torch.zeros(COLUMNS))
+        assert (found == count - 1 - goes).all(), (comes, goes)
 
 
 @needs_pairs
@@ -115,6 +133,7 @@ def test_sums_too_large_are_infinite() -> None:
     assert found.isposinf().all()
 
 
+@needs_pairs
 @pytest.mark.parametrize(
     ("setting", "value"), [("CPU_NAME", "generic"), ("CPU_FEATURES", "+sse2"), ("ENABLE_AVX", 0)]
 )

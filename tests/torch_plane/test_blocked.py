@@ -41,12 +41,13 @@ def test_what_was_put_comes_back(size: tuple[int, int]) -> None:
     assert weight.words.numel() == weight.dense().numel() == bias.dense().numel() == 0
 
 
-def test_what_was_put_is_not_what_is_held() -> None:
-    """A weight that already lies as a block does is copied all the same."""
-    weight, dense = BlockedWeight(), torch.zeros(COLUMNS, 2).bfloat16()
+def test_what_cannot_be_laid_out_is_refused() -> None:
+    """Another dtype; the weight that was there stays."""
+    weight, dense = BlockedWeight(), torch.randn(COLUMNS, 4).bfloat16()
     weight.put(dense)
-    dense.fill_(1)
-    assert not weight.dense().any()
+    with pytest.raises(AssertionError, match="only bfloat16"):
+        weight.put(torch.zeros(7, 3))
+    assert torch.equal(weight.dense(), dense)
 
 
 @needs_pairs
@@ -77,7 +78,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(AssertionError, match="nothing else"):
         product(torch.zeros(1, 32))
     assert product.bias is not None
-    product.bias.put(torch.zeros(32).bfloat16())
+    product.bias.put(torch.zeros(63).bfloat16())
     with pytest.raises(AssertionError, match="a bias for each column"):
         product(torch.zeros(1, 32).bfloat16())
     product.weight.drop()

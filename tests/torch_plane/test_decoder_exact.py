@@ -12,6 +12,7 @@ from tokenspeed_core.models.config import parse_config
 from tokenspeed_core.models.expected_weights import expected_weights
 from tokenspeed_core.models.weights import TensorWeights
 from tokenspeed_core.testing.paged_texts import PagedTexts, Text
+from tokenspeed_core.torch_plane import linear
 from tokenspeed_core.torch_plane.decoder import Decoder
 
 # Some of these products oneDNN, where they are its, sums in other ways for one row than for many.
@@ -43,8 +44,19 @@ def some_text(length: int) -> list[int]:
     return found
 
 
+@pytest.fixture(params=["chosen", "plain"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How products are computed: as is best here, or by torch's own, as other devices do."""
+    found: str = request.param
+    if found == "plain":
+        monkeypatch.setattr(linear, "_has_own_kernel", lambda: False)
+        monkeypatch.setattr(linear, "_can_pack", lambda dtype: False)
+    return found
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("company", [1, 3, 15, 40])
+@pytest.mark.usefixtures("form")
 def test_decoding_is_the_same_bits_in_any_company(dtype: torch.dtype, company: int) -> None:
     """A row beside others of other lengths has the logits it has alone."""
     decoder, prompt = a_decoder(dtype), some_text(90)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from tokenspeed_core.testing import request
 from tokenspeed_core.testing.tiny_model import TinyModel, tiny_model
 from tokenspeed_core.testing.torch_engine import TorchEngine, TorchSetup
 from tokenspeed_core.testing.torch_world import TorchWorld
+from tokenspeed_core.torch_plane import decoder
+from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, PlainLinear, Products
 from tokenspeed_core.torch_plane.shard import Shard, ShardedWeights
 from tokenspeed_hookspecs import AddRequest, LogprobOptions
 
@@ -69,6 +72,25 @@ def test_tokens_are_those_of_one_rank(
         expected = [tokens(one, requests()) for _ in range(2)]
     with TorchWorld(topology, setup(model, depth)) as world:
         assert [tokens(world, requests()) for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize("first", [1, FEWEST_ROWS])
+@pytest.mark.parametrize("topology", [Topology(tp=2), Topology(pp=2)], ids=str)
+def test_ranks_on_unlike_processors_exchange_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch, topology: Topology, first: int
+) -> None:
+    """Whatever each one's products need, decode steps of a row or two pass between them."""
+    needs = itertools.cycle([first, 1 + FEWEST_ROWS - first])
+
+    def unlike(_dtype: torch.dtype, _device: torch.device) -> Products:
+        return Products(make=PlainLinear, fewest_rows=next(needs), keeps_layout=True)
+
+    model = tiny_model(3, **QWEN3)
+    with TorchEngine(setup(model, 1)) as one:
+        expected = tokens(one, requests()[:2])
+    monkeypatch.setattr(decoder, "products", unlike)
+    with TorchWorld(topology, setup(model, 1)) as world:
+        assert tokens(world, requests()[:2]) == expected
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)

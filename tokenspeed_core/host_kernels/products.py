@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Products of rows with a weight, in bfloat16.
 
-A few rows are as fast as their weight is read, so it is read once, in order. Many are as fast as
+A few rows are as fast as their weight is read, and it is read once, in order. Many are as fast as
 the processor multiplies.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from tokenspeed_core.host_kernels.pair_tiles import MOST_ROWS, tile
+from tokenspeed_core.host_kernels.pair_tiles import MOST_ROWS, multiply_tile
 from tokenspeed_core.host_kernels.team import Kernel, arguments_at, own_share
 
-# Rows that are multiplied with a block before the next is read: both stay in the nearest caches.
-# Threads share pairs of a block and such a group.
+# Rows that are multiplied with a block before the next block is read, so that it comes from memory
+# once for so many. Threads share pairs of a block and such a group.
 GROUP_ROWS = 64
 
 
@@ -21,10 +21,8 @@ GROUP_ROWS = 64
 def bfloat16_product() -> Kernel:
     """x W^T + b, where a row's sums do not depend on the others.
 
-    Arguments: as `pair_tiles.tile` has them, and the number of rows.
+    Arguments: as `multiply_tile` has them, and the number of rows.
     """
-    assert MOST_ROWS == 8, "tiles from the largest to a single row"
-    eight, four, two, one = tile(8), tile(4), tile(2), tile(1)
 
     def multiply(address: int) -> None:
         blocks, rows = arguments_at(address)[5:7]
@@ -33,16 +31,9 @@ def bfloat16_product() -> Kernel:
         for item in range(first, last):
             block, row = item // groups, item % groups * GROUP_ROWS
             end = min(rows, row + GROUP_ROWS)
-            while row + 8 <= end:
-                eight(address, block, row)
-                row += 8
-            if row + 4 <= end:
-                four(address, block, row)
-                row += 4
-            if row + 2 <= end:
-                two(address, block, row)
-                row += 2
-            if row < end:
-                one(address, block, row)
+            while row < end:
+                count = min(MOST_ROWS, end - row)
+                multiply_tile(address, block, row, count)
+                row += count
 
     return Kernel(multiply, num_arguments=7)

@@ -24,13 +24,15 @@ class BlockedWeight:
 
     def put(self, dense: Tensor) -> None:
         """Lay the weight out anew."""
-        self.columns, self.width = dense.shape
-        whole = functional.pad(dense, (0, self.width % 2, 0, -self.columns % COLUMNS)).contiguous()
-        # A pair moves as one word.
-        self.pairs = (self.width + 1) // 2
-        words = whole.view(torch.int32).view(-1, COLUMNS, self.pairs)
-        self.num_blocks = len(words)
-        self.words = words.transpose(1, 2).contiguous()
+        assert dense.dtype is torch.bfloat16, "only bfloat16 comes in pairs of a word"
+        columns, width = dense.shape
+        # A copy even of what needs no padding would be a second one.
+        if width % 2 or columns % COLUMNS:
+            dense = functional.pad(dense, (0, width % 2, 0, -columns % COLUMNS))
+        words = dense.contiguous().view(torch.int32)
+        self.words = words.view(-1, COLUMNS, words.shape[1]).transpose(1, 2).contiguous()
+        self.columns, self.width = columns, width
+        self.num_blocks, self.pairs = self.words.shape[:2]
         use_huge_pages(self.words.data_ptr(), self.words.nbytes)
 
     def dense(self) -> Tensor:
@@ -52,16 +54,16 @@ class BlockedBias:
 
     def put(self, dense: Tensor) -> None:
         """Hold these numbers."""
-        self._count = len(dense)
         self.starts = functional.pad(dense.float(), (0, -len(dense) % COLUMNS))
+        self.columns = len(dense)
 
     def dense(self) -> Tensor:
         """What was put, which was bfloat16."""
-        return self.starts[: self._count].bfloat16()
+        return self.starts[: self.columns].bfloat16()
 
     def drop(self) -> None:
         """Let go of the memory."""
-        self._count, self.starts = 0, torch.empty(0)
+        self.columns, self.starts = 0, torch.empty(0)
 
 
 class BlockedLinear:
@@ -100,5 +102,5 @@ class BlockedLinear:
             if len(self._zeros) != count:
                 self._zeros = torch.zeros(count)
             return self._zeros
-        assert len(self.bias.starts) == count, "a bias for each column"
+        assert self.bias.columns == self.weight.columns, "a bias for each column"
         return self.bias.starts

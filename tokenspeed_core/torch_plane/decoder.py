@@ -16,7 +16,13 @@ from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanne
 from tokenspeed_core.torch_plane.decoder_part import WHOLE, DecoderPart
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
-from tokenspeed_core.torch_plane.linear import Linear, PlainLinear, products
+from tokenspeed_core.torch_plane.linear import (
+    FEWEST_ROWS,
+    Linear,
+    PlainLinear,
+    products,
+    with_fewest_rows,
+)
 from tokenspeed_core.torch_plane.named_weights import NamedWeights
 from tokenspeed_core.torch_plane.norm import RMSNorm
 from tokenspeed_core.torch_plane.rotary import RotaryTable
@@ -30,10 +36,17 @@ class _Parts:
     """Makes the decoder's parts, and notes which weights belong into them."""
 
     def __init__(
-        self, shapes: Mapping[str, Shape], eps: float, *, dtype: torch.dtype, device: torch.device
+        self,
+        shapes: Mapping[str, Shape],
+        eps: float,
+        *,
+        part: DecoderPart,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.rows = row_operations(dtype, device)
         self.products = products(dtype, device)
+        self.fewest_rows = self.products.fewest_rows if part.is_whole else FEWEST_ROWS
         self.weights = NamedWeights(shapes, dtype=dtype, device=device)
         self._dtype = dtype
         self._eps = eps
@@ -81,7 +94,7 @@ class Layer:
     ) -> None:
         name = f"model.layers.{part.first_layer + index}"
         self._part = part
-        self._products = parts.products
+        self._fewest_rows = parts.fewest_rows
         self._heads = (config.num_heads, config.num_kv_heads)
         self._dim = config.head_dim
         self._gate = parts.rows.gate(config.intermediate_size)
@@ -113,7 +126,7 @@ class Layer:
         stream.added = self._part.summed(self._down(gated))
 
     def _wanted(self, x: Tensor, rows: Tensor) -> Tensor:
-        return self._products.with_fewest_rows(x.index_select(0, rows))
+        return with_fewest_rows(x.index_select(0, rows), self._fewest_rows)
 
     def _attend(self, x: Tensor, step: Step) -> Tensor:
         """Attention before its output projection: [rows, heads x head_dim]."""
@@ -174,13 +187,13 @@ class Decoder:
     ) -> None:
         # A whole model's files may hold more than it needs.
         shapes = expected_weights(config) if part.is_whole else weights.shapes
-        parts = _Parts(shapes, config.rms_norm_eps, dtype=dtype, device=device)
+        parts = _Parts(shapes, config.rms_norm_eps, part=part, dtype=dtype, device=device)
         self.config = config
         self.dtype = dtype
         self.device = device
         self.weights = parts.weights
         self.part = part
-        self._products = parts.products
+        self._fewest_rows = parts.fewest_rows
         self._decoding = parts.rows.decoding(
             config.num_heads, config.num_kv_heads, dim=config.head_dim
         )
@@ -220,9 +233,9 @@ class Decoder:
         """The residual stream [rows, hidden] before the first layer here."""
         if self._embedding is not None and self.part.is_first:
             x = self.part.embedded(token_ids, self._embedding.tensor)
-            return self._products.with_fewest_rows(x)
+            return with_fewest_rows(x, self._fewest_rows)
         assert self.part.stages is not None, "only a stage has one before it"
-        rows = max(len(token_ids), self._products.fewest_rows)
+        rows = max(len(token_ids), self._fewest_rows)
         like = torch.empty(rows, self.config.hidden_size, dtype=self.dtype, device=self.device)
         return self.part.stages.receive_hidden(like)
 
@@ -243,7 +256,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab_size] of hidden states [n, hidden_size]."""
         assert self._head is not None, "only the last part gives logits"
-        x = self._products.with_fewest_rows(hidden)
+        x = with_fewest_rows(hidden, self._fewest_rows)
         return self.part.all_logits(self._head(x)[: len(hidden)])
 
     def forward(self, inputs: ForwardInputs, cache: PagedKVCache) -> Tensor:

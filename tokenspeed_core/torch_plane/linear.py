@@ -6,8 +6,8 @@ others it is oneDNN, whose plain product lays bf16 weights out at every call, an
 once. Processors with matrix tiles have products of their own, in `tiles`.
 
 In every form a row's result is the same, bit for bit, however many rows are beside it. With fewer
-than `FEWEST_ROWS` oneDNN may turn to another algorithm, which is also the slower one, so that it is
-given at least so many.
+than `FEWEST_ROWS` a library may turn to another algorithm, and oneDNN's is also the slower one, so
+that libraries are given at least so many.
 """
 
 from __future__ import annotations
@@ -80,20 +80,22 @@ class PackedLinear:
 
 @frozen(eq=False, kw_only=True)
 class Products:
-    """Makes the products of a decoder."""
+    """Makes the products of a decoder: `make(has_bias=...)`."""
 
-    make: Callable[..., Linear]  # (has_bias)
-    # How many rows each must be given.
+    make: Callable[..., Linear]
+    # How many rows each must be given. A decoder that exchanges rows with others, on processors
+    # unlike its own, gives `FEWEST_ROWS` always.
     fewest_rows: int = FEWEST_ROWS
-    # Whether a weight is kept as it is, and may be something else at the same time.
+    # Whether weights lie as they were put, so that a tied head can be the embedding itself.
     keeps_layout: bool = False
     # Waits until they are ready; EngineError if they cannot be.
     finish: Callable[[], None] = lambda: None
 
-    def with_fewest_rows(self, x: Tensor) -> Tensor:
-        """x [n, m] with rows of zeros added until there are enough."""
-        missing = self.fewest_rows - len(x)
-        return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))
+
+def with_fewest_rows(x: Tensor, fewest: int) -> Tensor:
+    """x [n, m] with rows of zeros added until there are so many."""
+    missing = fewest - len(x)
+    return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))
 
 
 def products(dtype: torch.dtype, device: torch.device) -> Products:
@@ -102,7 +104,7 @@ def products(dtype: torch.dtype, device: torch.device) -> Products:
         kernel = bfloat16_product()
         return Products(make=partial(BlockedLinear, kernel), fewest_rows=1, finish=kernel.wait)
     if device.type != "cpu" or not _can_pack(dtype):
-        return Products(make=PlainLinear, fewest_rows=1, keeps_layout=True)
+        return Products(make=PlainLinear, keeps_layout=True)
     if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         return Products(make=TiledLinear)
     return Products(make=PackedLinear)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 ENVIRONMENT = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 PROGRAM = shutil.which("rclone", path=ENVIRONMENT)
-# It serves a folder of files, and without the last one cuts a read short when a file is replaced
-# meanwhile; a store of objects gives either of them whole.
+# The last flag: else a read is cut short when its file is replaced by an equal one meanwhile, which
+# no store of objects does.
 SERVE = ("serve", "s3", "--auth-key", "who,secret", "--local-no-check-updated")
 
 pytestmark = [
