@@ -4,9 +4,10 @@
     python tests/benchmarks/kernel_speed.py [--json] [--rows 1 16 64] [--length 256]
 
 By model shape and number of rows, for one layer: attention over scattered pages, the norms, the
-activation and the rotation together, and the products, where there is a kernel for them. Torch's
-way is what other devices run, for products oneDNN's with packed weights, which other processors
-run. The two take turns; told are medians in microseconds, and their ratio.
+activation and the rotation together, and the products, where the processor can run the kernel for
+them. Torch's way is what other devices run, for products oneDNN's with packed weights, which other
+processors run (those with matrix tiles, though they could run the kernel). The two take turns; told
+are medians in microseconds, and their ratio.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -25,6 +27,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from tokenspeed_core.host_kernels.pair_tiles import has_pair_products
+from tokenspeed_core.host_kernels.products import bfloat16_product
 from tokenspeed_core.models.config import ModelConfig
 from tokenspeed_core.testing.tiny_model import tiny_model
 from tokenspeed_core.torch_plane.attention import AttentionPlan, AttentionPlanner
@@ -32,9 +36,10 @@ from tokenspeed_core.torch_plane.blocked import BlockedLinear
 from tokenspeed_core.torch_plane.host_memory import keep_freed_memory
 from tokenspeed_core.torch_plane.inputs import ForwardInputs
 from tokenspeed_core.torch_plane.kv_cache import PagedKVCache
-from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, PackedLinear, products
+from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, PackedLinear
 from tokenspeed_core.torch_plane.plain_rows import PlainRows
 from tokenspeed_core.torch_plane.row_operations import RowOperations, row_operations
+from tokenspeed_core.torch_plane.tiles import TiledLinear
 
 CPU, PAGE_SIZE, EPS = torch.device("cpu"), 16, 1e-5
 # Enough layers that the pages of one are not in a cache when it is read again.
@@ -156,9 +161,10 @@ def between(shape: Shape, rows: int) -> list[float]:
 
 def products_of(shape: Shape, rows: int) -> list[float]:
     """A layer's products by the kernel, and by oneDNN; nothing where there is no kernel."""
-    own = products(torch.bfloat16, CPU).make
-    if not isinstance(own(has_bias=False), BlockedLinear):
+    if not has_pair_products():
         return []
+    own = partial(BlockedLinear, bfloat16_product())
+    library = TiledLinear if torch.cpu._is_amx_tile_supported() else PackedLinear
     heads = shape.heads + 2 * shape.kv_heads
     sizes = [
         (heads * shape.dim, shape.hidden),
@@ -179,7 +185,7 @@ def products_of(shape: Shape, rows: int) -> list[float]:
 
         return run
 
-    return in_turns(way(own, rows), way(PackedLinear, max(rows, FEWEST_ROWS)))
+    return in_turns(way(own, rows), way(library, max(rows, FEWEST_ROWS)))
 
 
 def measure(rows_wanted: list[int], length: int) -> Iterator[Measured]:
