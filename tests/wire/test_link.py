@@ -109,7 +109,7 @@ def test_a_lost_handshake_is_made_anew(folder: Path, dial: Dial, stage: str) -> 
             peer.handshake.send_multipart([identity, pack_init(peer.init)])
         if stage == "after READY":
             peer.expect(READY)
-    with WirePeer(folder) as peer:
+    with WirePeer(folder, name="2") as peer:
         peer.accept()
         assert peer.handshake.closed
 

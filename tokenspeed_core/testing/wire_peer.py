@@ -35,12 +35,14 @@ PATIENCE_S = 60.0
 class WirePeer:
     """A front end in a folder whose path must be short; `is_own_client` or else a gateway.
 
-    Everything waits at most a minute and raises TimeoutError then. Use it in a `with`.
+    `name` sets its data addresses apart from another's, which an engine may still be connecting to:
+    it would be heard there without a handshake. Everything waits at most a minute and raises
+    TimeoutError then. Use it in a `with`.
     """
 
-    def __init__(self, folder: Path, *, is_own_client: bool = True) -> None:
+    def __init__(self, folder: Path, *, is_own_client: bool = True, name: str = "") -> None:
         self.handshake_address = f"ipc://{folder}/h"
-        self.init = Init(f"ipc://{folder}/i", f"ipc://{folder}/o", is_own_client)
+        self.init = Init(f"ipc://{folder}/i{name}", f"ipc://{folder}/o{name}", is_own_client)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.handshake = self._bound(zmq.ROUTER, self.handshake_address)
         self.input = self._bound(zmq.ROUTER, self.init.input_address)
