@@ -31,7 +31,7 @@ def main() -> None:
 
         print(asyncio.run(ask_at_once(engine, prompts)))
 
-        # Leaving a stream aborts its request: nothing runs on for nobody.
+        # Leaving a stream aborts its request in the next round: nothing runs on for nobody.
         with engine.stream("Once upon a time", max_new_tokens=500) as stream:
             print(next(stream))
         print(engine.state)

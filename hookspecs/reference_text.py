@@ -45,6 +45,7 @@ class ShortPrompts(Plugin):
 
     @hookimpl
     def validate_request(self, round: Round) -> Refuse | None:
+        assert round.candidate is not None, "it is there in this hook"
         if len(round.candidate.prompt_ids) <= self.options.limit:
             return None
         return Refuse(f"at most {{self.options.limit}} tokens are allowed", 400)

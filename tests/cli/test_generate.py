@@ -126,3 +126,23 @@ def test_a_question_is_answered_in_english(run: Run) -> None:
     ran = run("generate", "--chat", question, "--max-tokens", "48", "--json")
     assert "sky" in _rows(ran.out)[0]["text"]
     assert "blue" in _rows(ran.out)[0]["text"]
+
+
+def test_a_text_that_was_cut_is_told(run: Run, engine_flags: list[str]) -> None:
+    """Fewer tokens than asked for, because no more fit, are named on standard error; code 0."""
+    flags = ["--max-tokens", "50", "--ignore-eos", "--max-model-len", "20", *engine_flags]
+    ran = run("generate", "one", "seven", *flags)
+    assert ran.code == 0
+    assert "tokenspeed: prompt 1: ended after 17 of 50 tokens: no more fit" in ran.err
+    assert "tokenspeed: prompt 2: ended after 15 of 50 tokens" in ran.err
+    whole = run("generate", "one", "--max-tokens", "3", "--ignore-eos", *engine_flags)
+    assert "no more fit" not in whole.err
+
+
+def test_a_refused_prompt_is_named(run: Run, engine_flags: list[str]) -> None:
+    """Where there are several, the error says which one it is about; the others are answered."""
+    flags = ["--max-tokens", "2", "--ignore-eos", "--max-model-len", "20", *engine_flags]
+    ran = run("generate", "one", "x" * 40, *flags)
+    assert ran.code == 2
+    assert "tokenspeed: prompt 2: " in ran.err
+    assert "prompt 1: " not in ran.err

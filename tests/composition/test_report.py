@@ -120,6 +120,20 @@ def test_the_order_shown_is_the_order_of_the_calls(
     assert plugins_report(EngineConfig(), plugins).hooks["planned"] == tuple(seen)
 
 
+def test_those_that_started_last_are_shown_to_stop_first() -> None:
+    """Starts are shown in the plugins' order, stops in reverse."""
+
+    def made(name: str) -> type[Plugin]:
+        def method(self: Plugin) -> None:
+            """Nothing."""
+
+        hooks = {hook: hookimpl(method) for hook in ("start", "stop")}
+        return type(name, (Plugin,), {"name": name, **hooks})
+
+    hooks = plugins_report(EngineConfig(), [made(name) for name in "abc"]).hooks
+    assert (hooks["start"], hooks["stop"]) == (("a", "b", "c"), ("c", "b", "a"))
+
+
 def test_plugin_flags_follow_the_chosen_plugins(site: Site) -> None:
     """`--plugins rates` makes `--rates-limit` known, in any order of the arguments."""
     site.install("rates", source=WITH_OPTIONS)

@@ -72,6 +72,18 @@ def test_a_broken_import_is_a_finding(site: Site, capsys: pytest.CaptureFixture[
     assert "No module named 'nothing_of_this_name'" in found["class"][0]
 
 
+def test_samples_that_are_not_there_are_a_finding(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An entry point of samples that leads nowhere fails the first check, with its name."""
+    module = site.install("sampled")
+    points = site.folder / f"{module}-1.5.dist-info" / "entry_points.txt"
+    points.write_text(f"{points.read_text()}[tokenspeed.samples]\nsampled = {module}:gone\n")
+    code, found = _checked("sampled", capsys)
+    assert code == 1
+    assert f"tokenspeed.samples 'sampled': {module}:gone gives no features" in found["class"][0]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_a_heavy_import_is_found(name: str, site: Site) -> None:
     """Importing a plugin's module must be light and start nothing; what it does is named."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tokenspeed_core.engine import LocalEngine
     from tokenspeed_core.streams import TextStream
 
+# How a prompt is called where there are several, and what came of it.
+Told = tuple[str, "Completion"]
 MAX_TOKENS = 256
 CLIENT_ERROR = 400
 
@@ -56,7 +58,10 @@ def run(arguments: list[str]) -> int:
         completions = list(write(streams, prompts))
         if any(each.token_ids for each in completions):
             print(watch.told(completions), file=sys.stderr)
-    return _exit_code(completions)
+    names = [f"prompt {number}: " for number in range(1, 1 + len(prompts))] if prompts[1:] else [""]
+    told = list(zip(names, completions, strict=True))
+    _tell_cuts(told, budget=sampling.max_new_tokens)
+    return _exit_code(told)
 
 
 def _parser() -> CommandParser:
@@ -115,12 +120,24 @@ def _write_text(streams: Sequence[TextStream], prompts: Sequence[str]) -> Iterat
         yield completion
 
 
-def _exit_code(completions: Sequence[Completion]) -> int:
+def _tell_cuts(told: Sequence[Told], *, budget: int | None) -> None:
+    """Tell of texts that were cut before what was asked for: a program sees it in the usage."""
+    for name, each in told:
+        count = len(each.token_ids)
+        if each.finish.kind is FinishKind.LENGTH and budget is not None and count < budget:
+            print(
+                f"tokenspeed: {name}ended after {count} of {budget} tokens: no more fit into the "
+                "context (--max-model-len, and the model's own) or the cache (--num-pages)",
+                file=sys.stderr,
+            )
+
+
+def _exit_code(told: Sequence[Told]) -> int:
     """Tell why requests were aborted; 2 if one was asked for wrongly, 1 if the engine gave up."""
-    aborted = [each.finish for each in completions if each.finish.kind is FinishKind.ABORT]
-    for finish in aborted:
+    aborted = [(name, each.finish) for name, each in told if each.finish.kind is FinishKind.ABORT]
+    for name, finish in aborted:
         wrong = finish.status_code == CLIENT_ERROR
-        print(f"tokenspeed: {'' if wrong else 'aborted: '}{finish.message}", file=sys.stderr)
-    if any(finish.status_code == CLIENT_ERROR for finish in aborted):
+        print(f"tokenspeed: {name}{'' if wrong else 'aborted: '}{finish.message}", file=sys.stderr)
+    if any(finish.status_code == CLIENT_ERROR for _, finish in aborted):
         return 2
     return 1 if aborted else 0

@@ -96,6 +96,7 @@ def hooks_in_order(members: Sequence[LoadedPlugin]) -> dict[str, tuple[str, ...]
     """Each hook that somebody implements, with the plugins in the order they are called."""
     options = {member.name: implementation_options(member.plugin) for member in members}
     orders = {hook: _order(hook, options) for hook in hook_specs()}
+    orders["stop"] = orders["stop"][::-1]  # who started last stops first
     return {hook: names for hook, names in orders.items() if names}
 
 

@@ -88,7 +88,15 @@ def installed_subject(
 
 def _samples(name: str) -> list[Features]:
     for point in entry_points(group=SAMPLES, name=name):
-        offered = point.load()()
+        try:
+            offered = point.load()()
+        except Exception as error:
+            raise CompositionError(
+                [
+                    f"{SAMPLES} {name!r}: {point.value} gives no features; remove the entry point "
+                    f"if there are none: {type(error).__name__}: {error}"
+                ]
+            ) from error
         if not isinstance(offered, list | tuple):
             raise CompositionError(
                 [f"{SAMPLES} {name!r}: {point.value} returned {offered!r}, not a list of features"]
