@@ -10,10 +10,11 @@ from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, TypeGuard, cast, overload
 
-from attrs import evolve, frozen
+from attrs import evolve, fields_dict, frozen
 
 from tokenspeed_core.completion import Completion, Growing
 from tokenspeed_core.composition.rank import Rank
+from tokenspeed_core.config.nearest import unknown
 from tokenspeed_core.errors import CompositionError, EngineError
 from tokenspeed_core.frontends.in_process import InProcessFrontend
 from tokenspeed_core.models.errors import ModelError
@@ -215,6 +216,10 @@ def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
 def _wishes(given: dict[str, Any], *, stream: bool) -> _Wishes:
     """Sort keyword arguments; TypeError names one that is neither a wish nor a parameter."""
     own = {name: given.pop(name) for name in OWN_WISHES if name in given}
+    known = [*fields_dict(SamplingParams), *OWN_WISHES, "sampling"]
+    for name in given:
+        if name not in known:
+            raise TypeError(unknown("keyword of a request", name, known=known))
     sampling = evolve(given.pop("sampling", None) or SamplingParams(), **given)
     if isinstance(sampling.stop, str):
         sampling = evolve(sampling, stop=(sampling.stop,))

@@ -125,7 +125,7 @@ def test_sampling_parameters_by_name_and_as_one_record_agree(start: StartEngine)
 
 def test_an_unknown_wish_is_refused(start: StartEngine) -> None:
     """A misspelt parameter raises in the caller, naming it."""
-    with pytest.raises(TypeError, match="max_tokens"):
+    with pytest.raises(TypeError, match="'max_tokens'; did you mean 'max_new_tokens'"):
         start().generate([1], max_tokens=3)
 
 

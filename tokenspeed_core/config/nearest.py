@@ -6,10 +6,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# How much of two names must be alike for one to be meant by the other; less is a guess at random.
+LIKE = 0.7
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like another one, if any is."""
-    return next(iter(difflib.get_close_matches(name, [*known], n=1)), None)
+    return next(iter(difflib.get_close_matches(name, [*known], n=1, cutoff=LIKE)), None)
 
 
 def unknown(kind: str, name: str, *, known: Iterable[str]) -> str:
