@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -123,3 +124,31 @@ def test_bench_runs_a_script_with_its_flags(
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(len(sys.argv))\n")
     assert run("bench", "mine", "--json", "3").code == 3
     assert "unknown benchmark 'mein'; did you mean 'mine'?" in run("bench", "mein").err
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [
+        ({}, main.SPINS),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_torch_s_threads_wait_briefly(given: dict[str, str], spins: str | None) -> None:
+    """A command says so before torch is imported, unless the environment says how they wait."""
+    program = (
+        "import os, sys; from tokenspeed_core.cli.main import main; "
+        "assert 'torch' not in sys.modules; "
+        "sys.argv[1:] = ['bench', '--show-nothing']; main(); "
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == str(spins)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tokenspeed_hookspecs import CliCommand
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+# As many as the Python between two operations takes several times over.
+SPINS = "10000"
 Run = Callable[[list[str]], int]
 
 
@@ -63,6 +65,8 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if arguments is None:
+        _wait_briefly()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(given)
@@ -78,6 +82,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; keep the interpreter from writing to them again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def _wait_briefly() -> None:
+    """Let torch's threads soon leave their cores to others while they wait for work.
+
+    Its OpenMP reads this when torch is imported, and lets them spin for milliseconds by default:
+    where another process wants the cores too, a step takes more than twice as long.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def _end_at_once() -> None:
