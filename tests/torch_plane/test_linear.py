@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tokenspeed_core.torch_plane import linear
 from tokenspeed_core.torch_plane.linear import FEWEST_ROWS, Linear, PackedLinear, products
 
 CPU = torch.device("cpu")
@@ -23,9 +24,16 @@ FORMS = [
     chosen,
     pytest.param(
         PackedLinear,
-        marks=pytest.mark.skipif(
-            torch.cpu._is_amx_tile_supported(), reason="with matrix tiles it is one of two layouts"
-        ),
+        marks=[
+            pytest.mark.skipif(
+                torch.cpu._is_amx_tile_supported(),
+                reason="with matrix tiles it is one of two layouts",
+            ),
+            pytest.mark.skipif(
+                not linear._can_pack(torch.bfloat16),
+                reason="oneDNN packs no bf16 for this processor",
+            ),
+        ],
     ),
 ]
 both_forms = pytest.mark.parametrize("make", FORMS)
