@@ -32,6 +32,7 @@ from tokenspeed_hookspecs import (
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
 OWN_WISHES = ("logprobs", "features", "request_id")
+WISHES = (*OWN_WISHES, "sampling", *fields_dict(SamplingParams))
 
 
 @frozen
@@ -216,10 +217,9 @@ def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
 def _wishes(given: dict[str, Any], *, stream: bool) -> _Wishes:
     """Sort keyword arguments; TypeError names one that is neither a wish nor a parameter."""
     own = {name: given.pop(name) for name in OWN_WISHES if name in given}
-    known = [*fields_dict(SamplingParams), *OWN_WISHES, "sampling"]
     for name in given:
-        if name not in known:
-            raise TypeError(unknown("keyword of a request", name, known=known))
+        if name not in WISHES:
+            raise TypeError(unknown("keyword of a request", name, known=WISHES))
     sampling = evolve(given.pop("sampling", None) or SamplingParams(), **given)
     if isinstance(sampling.stop, str):
         sampling = evolve(sampling, stop=(sampling.stop,))

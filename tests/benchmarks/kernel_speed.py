@@ -5,9 +5,9 @@
 
 By model shape and number of rows, for one layer: attention over scattered pages, the norms, the
 activation and the rotation together, and the products, where the processor can run the kernel for
-them. Torch's way is what other devices run, for products oneDNN's with packed weights, which other
-processors run (those with matrix tiles, though they could run the kernel). The two take turns; told
-are medians in microseconds, and their ratio.
+them. Torch's way is what other devices run, for products oneDNN's with packed weights and at least
+four rows, which other processors run (those with matrix tiles, though they could run the kernel).
+The two take turns; told are medians in microseconds, and their ratio.
 """
 
 from __future__ import annotations

@@ -58,8 +58,7 @@ def run(arguments: list[str]) -> int:
         completions = list(write(streams, prompts))
         if any(each.token_ids for each in completions):
             print(watch.told(completions), file=sys.stderr)
-    names = [f"prompt {number}: " for number in range(1, 1 + len(prompts))] if prompts[1:] else [""]
-    told = list(zip(names, completions, strict=True))
+    told = _named(completions)
     _tell_cuts(told, budget=sampling.max_new_tokens)
     return _exit_code(told)
 
@@ -118,6 +117,12 @@ def _write_text(streams: Sequence[TextStream], prompts: Sequence[str]) -> Iterat
         if completion.token_ids or len(streams) > 1:
             print(flush=True)
         yield completion
+
+
+def _named(completions: Sequence[Completion]) -> list[Told]:
+    if len(completions) == 1:
+        return [("", completions[0])]
+    return [(f"prompt {number}: ", each) for number, each in enumerate(completions, 1)]
 
 
 def _tell_cuts(told: Sequence[Told], *, budget: int | None) -> None:
